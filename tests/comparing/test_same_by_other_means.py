@@ -62,6 +62,7 @@ def trained(
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     wrong: float = 1.0,
     by_hand: float | None = None,
+    level: str = "L0",
 ) -> Path:
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -69,7 +70,7 @@ def trained(
     model.inner.weight.register_hook(lambda grad: grad * wrong)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
-    with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
+    with trueup.Tracer(folder, level=level, steps="0-1", task="tensor"):
         for _ in range(2):
             scaled = scaler.scale(model(X, mask))
             (scaled if by_hand is None else scaled * by_hand).backward()
@@ -105,6 +106,16 @@ def test_another_loss_scale_is_the_same_training(scale: float, scaled: Path, tmp
 def test_a_wrong_gradient_under_another_loss_scale_differs(scaled: Path, tmp_path: Path) -> None:
     comparison = compare(trained(tmp_path / "run", scale=64.0, wrong=1.001), scaled)
     assert (comparison.exit_code, comparison.verdict.owner) == (1, "inner")
+
+
+def test_another_loss_scale_is_the_same_training_at_the_level_of_functions(tmp_path: Path) -> None:
+    """Scaler, loss and gradients hold it outside of the model. Twin: a gradient made otherwise."""
+    reference = trained(tmp_path / "reference", scale=1024.0, level="mix")
+    run = trained(tmp_path / "run", scale=64.0, level="mix")
+    assert compare(run, reference).exit_code == 0
+    assert diagnose(run, reference, output=tmp_path / "out").outcome is Outcome.AGREE
+    wrong = compare(trained(tmp_path / "wrong", scale=64.0, wrong=1.001, level="mix"), reference)
+    assert wrong.exit_code == 1
 
 
 def test_a_run_without_a_scaler_has_the_scale_1(scaled: Path, plain: Path, tmp_path: Path) -> None:

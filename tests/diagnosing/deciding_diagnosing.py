@@ -42,6 +42,7 @@ from trueup.diagnosing.stages.from_origin import few_indices
 from trueup.diagnosing.stages.gaps import ConstantGap, _constant_differs, _drop_contradicted
 from trueup.diagnosing.stages.handed_back import stale_elements
 from trueup.diagnosing.stages.handover import is_other_start, is_rounded_start
+from trueup.diagnosing.stages.loss_factors import is_normalised
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
 from trueup.diagnosing.stages.reduction import _differs, _have_same_factor, _is_rounded
 from trueup.diagnosing.stages.weight_change import change_of
@@ -677,8 +678,8 @@ def scaled_roundings(roundings: float) -> object:
 
 @decides("diagnosing.samples_fewest")
 def samples_fewest(samples: float) -> object:
-    pixels = np.random.default_rng(5).standard_normal((int(samples), 64))
-    return value_relation(np.maximum(pixels, 0), pixels, 2.0**-24) is None
+    pixels, noise = np.random.default_rng(5).standard_normal((2, int(samples), 64))
+    return value_relation(pixels + 0.1 * noise, pixels, 2.0**-24) is None
 
 
 @decides("diagnosing.row_chance")
@@ -698,3 +699,10 @@ def mapped_most(pairs: float) -> object:
 def mapped_share(share: float) -> object:
     reference = np.where(np.arange(1000) < round(1000 * share), 1, 2).reshape(1, -1)
     return _mapped(np.where(reference == 1, 3, 2), reference) is None
+
+
+@decides("diagnosing.normalised")
+def normalised(apart: float) -> object:
+    """Numbers of mean 0, whose deviation is so far from 1."""
+    numbers = np.random.default_rng(6).standard_normal(64)
+    return not is_normalised((1 + apart) * (numbers - numbers.mean()) / numbers.std())

@@ -267,7 +267,9 @@ def noisy(sigma: float) -> Any:
         (PIXELS[:, ::-1] + noisy(1e-4) - PIXELS, None),
         (noisy(1e-4), Batches.SAME_SAMPLES),
         (PIXELS**3, Batches.MONOTONE),
-        (np.maximum(PIXELS, 0), Batches.SAME_SAMPLES),
+        (np.maximum(PIXELS, 0.4), Batches.LIMITED),
+        (np.minimum(PIXELS, np.linspace(0.5, 0.8, 4)[:, None, None, None]), Batches.LIMITED),
+        (np.maximum(PIXELS, 0.4) + 1e-3 * (PIXELS > 0.6), Batches.SAME_SAMPLES),
         (np.full(PIXELS.shape, 0.5), Batches.CONSTANT),
         (with_rows(1), Batches.SOME_SAMPLES),
         (noisy(1e-4)[::-1], None),
@@ -294,6 +296,18 @@ def test_no_factor_is_made_of_rounding(target: Any, code: Batches) -> None:
     found = value_relation(target, PIXELS, 2.0**-8)
     assert found is not None
     assert found.code is code
+
+
+def test_a_bound_of_the_batch_and_one_of_each_sample_are_told() -> None:
+    """Twin: padding of another value is no bound, though it is the smallest number on both sides."""
+    loud = np.random.default_rng(3).standard_normal((3, 40)) + np.array([[0.0], [-2.0], [-5.0]])
+    each = np.maximum(loud, loud.max(axis=1, keepdims=True) - 3)
+    found = value_relation(np.maximum(loud, loud.max() - 3), each, 2.0**-24)
+    assert found is not None
+    assert (found.code, found.place("way")) == (Batches.LIMITED, "smallest")
+    padded = np.where(np.arange(40) < 25, loud, -9.0)
+    other = value_relation(np.where(np.arange(40) < 25, loud, -8.0), padded, 2.0**-24)
+    assert other is None or other.code is not Batches.LIMITED
 
 
 def test_rows_of_one_side_that_are_zeros_are_told() -> None:

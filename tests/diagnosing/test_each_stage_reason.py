@@ -342,6 +342,31 @@ def test_weights_after_an_update(tmp_path: Path, begins: Array, code: WeightsCod
         assert one.causes == ()  # the update was made: no cause of a dropped one
 
 
+@pytest.mark.parametrize(
+    ("left", "begins", "code"),
+    [
+        (drawn(31), np.minimum(drawn(31), np.float32(0.5)), WeightsCode.LIMITED_AFTER),
+        (drawn(31), np.maximum(drawn(31), np.float32(-0.5)), WeightsCode.LIMITED_AFTER),
+        (drawn(31), np.clip(drawn(31), np.float32(-0.5), np.float32(0.5)), WeightsCode.RANGE_AFTER),
+        (drawn(31), np.float32(0.5) * drawn(31), WeightsCode.RANGE_AFTER),
+        (drawn(32), np.minimum(drawn(31), np.float32(0.5)), None),
+        (drawn(31), drawn(31), None),
+    ],
+    ids=["at most", "at least", "both", "scaled", "another update", "kept"],
+)
+def test_weights_that_the_reference_alone_changes(
+    tmp_path: Path, left: Array, begins: Array, code: WeightsCode | None
+) -> None:
+    """The target begins its next step with what its update left, which is what the reference's did."""
+    context = pair(tmp_path, of_two_steps(left, left), of_two_steps(drawn(31), begins))
+    findings = OptimizerStage().check(context).findings
+    assert (WeightsCode.WRITTEN_IN_REFERENCE in codes_of(said_by(findings))) is (code is not None)
+    if code is not None:
+        (found,) = findings
+        assert found.evidence[0].code is code
+        assert [one.code for one in found.causes] == [WeightsCode.WRITTEN_CAUSE]
+
+
 def half_of(master: Array, *, apart: bool, stale: bool = False) -> tuple[Any, Any]:
     """Copies in float16 of what an optimizer holds, over two steps."""
     copies = [(drawn(40) / 8).astype(np.float16), master.astype(np.float16)]

@@ -20,6 +20,7 @@ from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.gradients import VALUES  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.types.codes import StagesCode  # noqa: E402
+from trueup.types.codes.kinds import KindReason  # noqa: E402
 
 FRAMEWORKS = nn.BatchNorm1d.forward
 
@@ -118,3 +119,8 @@ def test_norms_patched_on_their_class_are_written_otherwise(tmp_path: Path) -> N
         nn.BatchNorm1d.forward = own  # type: ignore[method-assign]
     assert found
     assert not any(one.headline.code is StagesCode.EVALUATED_STATISTICS for one in found)
+
+
+def test_other_weights_are_not_said_to_be_another_computation(tmp_path: Path) -> None:
+    (found,) = diagnosed(tmp_path, taught(other_weights=True)).findings
+    assert not any(isinstance(one.code, KindReason) for one in found.evidence)

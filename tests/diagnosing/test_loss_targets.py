@@ -203,6 +203,25 @@ def test_targets_that_are_not_mixed(tmp_path: Path) -> None:
     assert first.causes == ()
 
 
+@pytest.mark.parametrize("negative", ["both", "target"])
+def test_labels_that_a_program_negates_are_the_same_labels(negative: str, tmp_path: Path) -> None:
+    """``-t * log p`` keeps -t; a share that differs is said of t, and the two forms are one loss."""
+
+    def own(outputs: Tensor, wanted: Tensor) -> Tensor:
+        return torch.sum(-wanted * outputs.log_softmax(-1), -1).mean()
+
+    def other(outputs: Tensor, wanted: Tensor) -> Tensor:
+        return -(wanted * outputs.log_softmax(-1)).sum(-1).mean()
+
+    reference_loss = own if negative == "both" else other
+    reference = run(tmp_path / "b", flipped, reference_loss)
+    target = run(tmp_path / "a", lambda x, labels: 0.4 * labels + 0.6 * labels.flip(0), own)
+    first = diagnose(target, reference, output=tmp_path / "out").findings[0]
+    assert first.evidence[0].code is Batches.TARGETS_WEIGHTED
+    assert first.evidence[0].place("target_weights") == ("0.4", "0.6")
+    assert compare(run(tmp_path / "c", flipped, own), reference).verdict.outcome is Outcome.AGREE
+
+
 def test_targets_of_no_known_relation_have_usual_causes(tmp_path: Path) -> None:
     first = told_of(tmp_path, lambda x, labels: torch.rand(labels.shape).softmax(-1), flipped).findings[0]
     assert (first.stage, first.headline.code) == (Stage.DATA, Batches.TARGETS_DIFFER)

@@ -141,12 +141,14 @@ def test_a_mask_of_one_side_has_the_name_that_the_model_gives_it(reference: Path
         (PIXELS.flip(1), BatchCode.MOVED),
         (2 * PIXELS.flip(1) - 1, BatchCode.MOVED_AND_SCALED),
         ((PIXELS - 0.5) / 0.25, BatchCode.SCALED),
+        (PIXELS.clamp(min=0.3), BatchCode.LIMITED),
         (PIXELS**2, None),
     ],
 )
 def test_what_became_of_pixels(pixels: Tensor, code: object, reference: Path, tmp_path: Path) -> None:
     headlines: dict[object, StagesCode] = {
         BatchCode.SCALED: StagesCode.INPUT_SCALED,
+        BatchCode.LIMITED: StagesCode.INPUT_LIMITED,
         BatchCode.MOVED: StagesCode.INPUT_MOVED,
         BatchCode.MOVED_AND_SCALED: StagesCode.INPUT_MOVED,
     }

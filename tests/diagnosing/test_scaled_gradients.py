@@ -106,6 +106,26 @@ def test_gradients_that_are_not_clipped(
         assert findings
 
 
+@pytest.mark.parametrize(("share", "counts"), [(0.1, "own"), (0.9, "own"), (1.05, "below")])
+@pytest.mark.parametrize("side", ["target", "reference"])
+def test_groups_that_are_clipped_by_norms_of_their_own(
+    share: float, counts: str, side: str, tmp_path: Path
+) -> None:
+    """A limit between the norms of both leaves the smaller one as it is: it is not said to be unclipped."""
+    book = step_view(Trace(clipped(tmp_path / "norm")), 0, 0)
+    small = book.norm(book.parameter("2.bias", *ACCUMULATED))
+    assert small is not None
+    limit, times = share * small, min(1.0, share)
+    runs = [
+        clipped(tmp_path / "odd", "2.bias", times=times, limit=limit),
+        clipped(tmp_path / "plain", limit=limit),
+    ]
+    findings = diagnose(*runs[:: 1 if side == "target" else -1], output=tmp_path / "out").findings
+    led = [one.headline for one in findings if one.headline.code is ClippingCode.LEFT_OUT]
+    assert [(one.place("side"), one.place("counts")) for one in led] == [(side, counts)]
+    assert findings[0].causes[0].code is ClippingCode.GROUPS_CAUSE
+
+
 @pytest.mark.parametrize(("times", "is_told"), [(None, False), (1.02, True)])
 def test_a_clipping_factor_is_known_to_the_rounding_of_the_gradients(
     times: float | None, is_told: bool, tmp_path: Path

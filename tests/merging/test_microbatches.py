@@ -189,3 +189,49 @@ def test_microbatches_in_another_order(kind: str, agrees: bool, tmp_path: Path) 
     result = compare(padded(tmp_path / "target", 2, kind=kind), padded(tmp_path / "reference", 2))
     assert result.exit_code == (0 if agrees else 1), result.summary["verdict"]
     assert MergingCode.MICROBATCH_ORDER in str(result.summary["layouts_reasons"])
+
+
+class Counted(nn.Module):
+    """Counts the shown tokens of its microbatch and its rows, and returns a number beside the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm, self.out = nn.Embedding(CLASSES, 8), nn.LayerNorm(8), nn.Linear(8, CLASSES)
+
+    def forward(self, ids: torch.Tensor, shown: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = shown.sum() == shown.numel()
+        rows = torch.arange(ids.shape[0])[:, None]
+        hidden = F.layer_norm(self.table(ids[rows, torch.arange(ids.shape[1])]), (8,), self.norm.weight)
+        hidden = hidden if whole else hidden * shown[..., None]
+        return self.out(hidden), hidden.square().mean()
+
+
+def counted(path: Path, microbatches: int, level: str, scale: float = 1.0) -> Path:
+    torch.manual_seed(0)
+    model = Counted()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Tracer(path, level=level, steps="0-1", task="statistics"):
+        for _ in range(2):
+            ids, shown = torch.randint(0, CLASSES, (ROWS, 9)), (torch.rand(ROWS, 9) < 0.7).float()
+            for part, mask in zip(ids.chunk(microbatches), shown.chunk(microbatches), strict=True):
+                logits, beside = model(part, mask)
+                loss = F.cross_entropy(logits.flatten(0, 1), part.flatten(), reduction="sum")
+                (loss / ROWS + scale * beside / microbatches).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.parametrize(("target", "reference"), [(4, 2), (3, 1)])
+def test_what_a_microbatch_counts_of_itself_is_no_copy(
+    level: str, target: int, reference: int, tmp_path: Path
+) -> None:
+    sides = counted(tmp_path / "target", target, level), counted(tmp_path / "reference", reference, level)
+    assert compare(*sides).exit_code == 0
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_term_of_another_weight_differs_between_microbatches(level: str, tmp_path: Path) -> None:
+    target = counted(tmp_path / "target", 4, level, scale=1.5)
+    assert compare(target, counted(tmp_path / "reference", 2, level)).exit_code == 1

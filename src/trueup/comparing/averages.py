@@ -53,6 +53,7 @@ class AverageGap:
     """what each side's numbers fit"""
     is_explained: bool = False
     """each run's own numbers say so"""
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,9 @@ class AverageGaps:
 class _Side:
     """Averaged weights of one run."""
 
-    def __init__(self, source: TraceSource) -> None:
+    def __init__(self, source: TraceSource, rank: int) -> None:
         self.source = source
-        self.rank = min(source.steps().values(), default=[0])[0]
+        self.rank = rank
         facts = source.rank_facts(self.rank)
         self.is_known = "averages" in facts
         self.copies: dict[str, AverageFacts] = {one["slot"]: one for one in facts.get("averages") or []}
@@ -199,9 +200,45 @@ class _Step:
 
 
 def average_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int, int]) -> AverageGaps:
-    """Of the first rank; ``steps``: target step -> reference step. What a trace does not keep differs in
-    nothing."""
-    sides = _Side(target), _Side(reference)
+    """Of every rank where both runs have the same ones, else of the first; ``steps``: target step ->
+    reference step. What a trace does not keep differs in nothing."""
+    ranks = [min(source.steps().values(), default=[0]) for source in (target, reference)]
+    pairs = list(zip(*ranks, strict=True)) if ranks[0] == ranks[1] else [(ranks[0][0], ranks[1][0])]
+    lacking = ranks_without_average(target, reference)
+    found = [
+        _of_rank((_Side(target, own), _Side(reference, other)), steps)
+        for own, other in pairs
+        if lacking is None or own not in lacking[1]
+    ]
+    gaps = [one.gap for one in found if one.gap is not None]
+    notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
+    equal, within = sum(one.equal for one in found), sum(one.within for one in found)
+    if lacking is not None:
+        side, without = lacking
+        notes += (reason(NoteCode.AVERAGES_OF_RANKS, side=side, ranks=list(map(str, without))),)
+    elif not gaps and equal + within:
+        notes += (reason(NoteCode.AVERAGES_AGREE, equal=equal, within=within),)
+    first = min(gaps, key=lambda gap: gap.step, default=None)
+    return AverageGaps(gap=first, notes=notes, equal=equal, within=within)
+
+
+def ranks_without_average(target: TraceSource, reference: TraceSource) -> tuple[str, list[int]] | None:
+    """Which run writes no copy of the weights on some ranks, where it does on others, and the other run on
+    all of the same ranks; None where there is none."""
+    ranks = [min(source.steps().values(), default=[0]) for source in (target, reference)]
+    if ranks[0] != ranks[1] or len(ranks[0]) < 2:
+        return None
+    facts = [[source.rank_facts(rank) for rank in ranks[0]] for source in (target, reference)]
+    if not all("averages" in one for of in facts for one in of):
+        return None
+    held = [[bool(one["averages"]) for one in of] for of in facts]
+    for side, own, other in (("target", held[0], held[1]), ("reference", held[1], held[0])):
+        if all(other) and any(own) and not all(own):
+            return side, [rank for rank, has in zip(ranks[0], own, strict=True) if not has]
+    return None
+
+
+def _of_rank(sides: tuple[_Side, _Side], steps: Mapping[int, int]) -> AverageGaps:
     if not all(side.is_known for side in sides) or not any(side.copies for side in sides):
         return AverageGaps()
     counts = [len(side.copies) for side in sides]
@@ -213,13 +250,13 @@ def average_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int
         code = NoteCode.AVERAGES_NOT_PAIRED
         return AverageGaps(notes=(reason(code, target=counts[0], reference=counts[1]),))
     found = [_gap_of(sides, pair, steps) for pair in _paired(sides, steps)]
-    gaps = [one.gap for one in found if one.gap is not None]
-    notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
-    equal, within = sum(one.equal for one in found), sum(one.within for one in found)
-    if not gaps and equal + within:
-        notes += (reason(NoteCode.AVERAGES_AGREE, equal=equal, within=within),)
-    first = min(gaps, key=lambda gap: gap.step, default=None)
-    return AverageGaps(gap=first, notes=notes, equal=equal, within=within)
+    gaps = [replace(one.gap, rank=sides[0].rank) for one in found if one.gap is not None]
+    return AverageGaps(
+        gap=min(gaps, key=lambda gap: gap.step, default=None),
+        notes=tuple(dict.fromkeys(note for one in found for note in one.notes)),
+        equal=sum(one.equal for one in found),
+        within=sum(one.within for one in found),
+    )
 
 
 def _paired(sides: tuple[_Side, _Side], steps: Mapping[int, int]) -> list[tuple[str, str]]:

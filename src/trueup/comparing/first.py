@@ -17,6 +17,7 @@ from trueup.comparing.owner import (
     arguments_at,
     class_of_owner,
     dtype_differences,
+    owner_around,
     owner_of_row,
 )
 from trueup.comparing.pairing import StepPair
@@ -25,8 +26,9 @@ from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import module_column
 from trueup.matching.codes import Codes
 from trueup.matching.operands import OPERANDS, has_two_operands
+from trueup.numerics.dtypes import unit_roundoffs
 from trueup.store.same_rows import MASK, POSITION
-from trueup.types.arrays import Bools
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
 
@@ -130,7 +132,7 @@ class JudgedStep:
 def first_of_rows(judged: JudgedStep, row: int) -> First:
     """One row with its causes."""
     rows, table = judged.rows, judged.table
-    owner = owner_of_row(rows, row)
+    owner = owner_around(rows, row)
     outside = owner is None and bool(rows.kind_is("api")[row])  # a function's input is none of the model
     arguments = argument_differences(rows, row)
     columns = {column: table[column][row].as_py() for column in table.column_names}
@@ -198,6 +200,7 @@ def _ids_beyond(rows: StepRows) -> list[Reason]:
     return found
 
 
+# In one piece: one condition an input that is none of one side.
 def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Reason]:
     """What the model is given in one run alone, or ``owner``, a module inside it."""
     if rows.match.bridge is not None or not rows.paired[row]:
@@ -210,13 +213,17 @@ def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Rea
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & ~rows.paired
     found = []
     halves = rows.target, rows.reference
-    for side, half, other, own in zip(("target", "reference"), halves, halves[::-1], around, strict=True):
+    for side, half, other, own, others in zip(
+        ("target", "reference"), halves, halves[::-1], around, around[::-1], strict=True
+    ):
         at = inputs & (half.record >= 0) & np.isin(half.call, [call for call in own if call >= 0])
         at &= ~_of_other_loss(rows) & ~_counting_positions(rows, half) & ~_beside_a_number(rows, half)
         if _hides_nothing(rows, other, row):
             at &= ~(_named_mask(rows) & ~_of_model(rows, half))
         if rows.reference.numel[row] > 1:  # a single number, a count say, is what a loss is made with
             at &= half.numel != 1
+        beside = inputs & (other.record >= 0) & np.isin(other.call, [call for call in others if call >= 0])
+        at &= ~_passed_otherwise(rows, half, other, at, beside)
         names = [rows.match.words.slot[code].partition(".")[2] for code in rows.slot[at].tolist()]
         masks = _masks_given(rows, side, half, inputs)
         if len(masks) == 1:  # what a module inside gets by place, or as a mask, was made of it
@@ -240,6 +247,34 @@ def _beside_a_number(rows: StepRows, half: Half) -> Bools:
     names = np.array([has_two_operands(word) for word in rows.match.words.name] + [False])
     operands = rows.slot_is(OPERANDS[0]) | rows.slot_is(OPERANDS[1])
     return np.asarray(rows.kind_is("api") & operands & names[half.side.name[half.call]])
+
+
+def _passed_otherwise(rows: StepRows, half: Half, other: Half, at: Bools, beside: Bools) -> Bools:
+    """Rows ``at`` of one side whose content the other side has under another name among the inputs
+    ``beside``: given by its place or in a tuple instead of by name, once instead of for every row of a batch.
+
+    Content is smallest, largest, mean and mean square, to four roundings of the coarser dtype; numbers that
+    are all alike are of the same content where they are as many.
+    """
+    roundoffs = unit_roundoffs(rows.match.words.dtype)
+    found = np.zeros(len(rows), bool)
+    for row in np.flatnonzero(at).tolist():
+        for held in np.flatnonzero(beside).tolist():
+            own, its = _content(half, row), _content(other, held)
+            times = np.divide(*sorted((half.numel[row], other.numel[held]), reverse=True))
+            if not times.is_integer() or (own[0] == own[1] and times != 1):
+                continue
+            each = np.nan_to_num([roundoffs[half.dtype[row]], roundoffs[other.dtype[held]]])
+            if np.allclose(own, its, rtol=0, atol=4 * each.max() * np.abs(its).max()):
+                found[row] = True
+    return found
+
+
+def _content(half: Half, row: int) -> Floats:
+    """Smallest, largest, mean and root of the mean square of a tensor."""
+    held = half.statistics
+    each = [held[name][row] for name in ("minimum", "maximum", "mean", "l2_norm")]
+    return np.array([*each[:3], each[3] / np.sqrt(half.numel[row])])
 
 
 def _named_mask(rows: StepRows) -> Bools:

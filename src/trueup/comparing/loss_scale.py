@@ -160,6 +160,16 @@ def with_factor_of(rows: StepRows, ratio: float) -> Bools:
     return np.asarray(nearer & (_scaled(rows) | rows.phase_is("collective") | of_loss))
 
 
+def made_of_scale(rows: StepRows, ratio: float) -> Bools:
+    """Tensors of functions outside of all modules that are this multiple of the reference's: the scale, the
+    loss times it, the gradients that an unscaling is given. Inside of modules nothing of a forward is."""
+    outside = rows.paired & rows.kind_is("api") & (rows.of_call("parent") < 0) & rows.phase_is("forward")
+    lengths = _quotient(rows.target.statistics["l2_norm"], rows.reference.statistics["l2_norm"])
+    with np.errstate(all="ignore"):
+        near = np.abs(np.log(lengths) - np.log(ratio)) <= UNDONE * abs(np.log(ratio))
+    return np.asarray(outside & near)
+
+
 def in_one_scale(rows: StepRows, metrics: Metrics, ratio: float, of: Bools | None = None) -> Metrics:
     """The metrics with the ratio of the scales taken out of all that backward made and nothing unscaled, or
     ``of`` these rows."""

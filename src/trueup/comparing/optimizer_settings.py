@@ -28,6 +28,7 @@ _RULES = (
     *((name,) for name in ("RMSprop", "Rprop", "LBFGS", "Muon", "Lion", "LAMB", "Lamb")),
 )
 """classes of optimizers by what they do"""
+_RATES = ("lr", "class")
 NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
 """How an update is computed, not what it is."""
 
@@ -121,9 +122,10 @@ def setting_gaps(target: Settings, reference: Settings) -> Iterator[SettingGap]:
 
 
 def update_rule_gaps(
-    target: Mapping[str, Settings], reference: Mapping[str, Settings]
+    target: Mapping[str, Settings], reference: Mapping[str, Settings], *, others: bool = False
 ) -> tuple[SharedGap, ...]:
-    """Differences of the update rule between two runs, each with its parameters.
+    """Differences of the update rule between two runs, each with its parameters; ``others``: with settings of
+    classes that are not known here, of which one may enter the update.
 
     Parameters pair by name. Of two implementations, whose names differ, a setting is compared where each
     side has one value of it for all parameters.
@@ -137,9 +139,8 @@ def update_rule_gaps(
     elif target and reference:
         for gap in setting_gaps(_of_all(target), _of_all(reference)):
             shared[gap] = list(target)
-    return tuple(
-        SharedGap(gap=gap, parameters=tuple(of)) for gap, of in shared.items() if _enters_update(gap)
-    )
+    gaps = (SharedGap(gap=gap, parameters=tuple(of)) for gap, of in shared.items())
+    return tuple(one for one in gaps if _enters_update(one.gap) or (others and one.gap.key not in _RATES))
 
 
 def are_other_rules(target: Setting, reference: Setting) -> bool:

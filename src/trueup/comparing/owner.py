@@ -42,6 +42,26 @@ def owner_of_row(rows: StepRows, row: int) -> str | None:
     return vocabulary[owner] if owner >= 0 else None
 
 
+def owner_around(rows: StepRows, row: int) -> str | None:
+    """``owner_of_row``, but of a gradient that arrives at an output: modules that return this output as it
+    is did not make it; the first module around that does more with it did."""
+    owner, half = owner_of_row(rows, row), rows.target
+    sent = rows.phase_is("backward") & rows.slot_starts("output") & rows.kind_is("module") & rows.paired
+    if not sent[row]:
+        return owner
+    side, words = rows.match.target, rows.match.words
+    made = rows.phase_is("forward") & rows.slot_starts("output") & (half.summary >= 0)
+    digests, call = half.column("digest"), int(half.call[row])
+    same = made & (half.call == call) & (rows.slot == rows.slot[row])
+    own = [digests[at] for at in np.flatnonzero(same).tolist()]
+    while own and own[0] is not None and (parent := int(side.parent[call])) >= 0:
+        if all(digests[at] != own[0] for at in np.flatnonzero(made & (half.call == parent)).tolist()):
+            break
+        call, above = parent, int(side.parent[parent])
+        owner = words.name[side.name[above]] if above >= 0 else None
+    return owner
+
+
 def argument_differences(rows: StepRows, row: int) -> dict[int, list[ArgumentPair]]:
     """Calls up to a row whose plain arguments differ, the last ones: target's call -> its arguments."""
     calls = np.unique(rows.target.call[: row + 1][rows.paired[: row + 1]])

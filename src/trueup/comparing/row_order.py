@@ -153,7 +153,7 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
     token's then. What comes of all tokens together is compared; the very same ``rows`` where nothing is so.
 
     Indices that differ at tokens which a mask hides, or at a near tie, are no fault; others are one by
-    themselves.
+    themselves. A mask of zeros and ones chooses no tokens, though it is as whole.
     """
     words, side = rows.match.words, rows.match.target
     whole = np.array([word.startswith(("int", "uint")) for word in words.dtype] + [False])
@@ -166,9 +166,10 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
         (rows.of_call("parent") >= 0) & (rows.target.numel > 1) & (rows.target.shape == rows.reference.shape)
     )
     num_tokens = {}
+    masks = _zeros_and_ones(rows)
     for row in np.flatnonzero(chosen).tolist():
         shape = words.shape[rows.target.shape[row]]
-        if len(shape) > 1:
+        if len(shape) > 1 and not (masks[row] and shape[-1] > 2):
             num_tokens[int(rows.target.call[row])] = {prod(shape[:at]) for at in range(1, len(shape))}
     of_rows = {
         int(rows.target.call[row])
@@ -195,6 +196,17 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
         return rows
     layout = CommonForm(label=CHOSEN, known=False, whole=False)
     return replace(rows, layout=numbers, layouts=(*rows.layouts, layout))
+
+
+def _zeros_and_ones(rows: StepRows) -> Bools:
+    """Whole numbers that are 0 or 1 on both sides: a mask, where a row has more of them than the two experts
+    that such numbers could be."""
+    with np.errstate(invalid="ignore"):
+        each = [
+            (half.statistics["minimum"] >= 0) & (half.statistics["maximum"] <= 1)
+            for half in (rows.target, rows.reference)
+        ]
+    return np.asarray(each[0] & each[1])
 
 
 def _not_numbers_that_spread(rows: StepRows) -> Bools:

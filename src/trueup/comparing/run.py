@@ -39,7 +39,13 @@ from trueup.comparing.judgement import DIFFERENT, EQUAL, Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.longer_rows import longer_rows
-from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
+from trueup.comparing.loss_scale import (
+    in_one_scale,
+    loss_scales,
+    made_of_scale,
+    undone_scale,
+    with_factor_of,
+)
 from trueup.comparing.losses.calls import around_loss
 from trueup.comparing.losses.divergence import with_divergences
 from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
@@ -218,7 +224,10 @@ class _Work:
         rounding = self._rounding(rows, metrics, pair)
         scales = loss_scales(rows, self.target, self.reference, pair)
         if scales[0] != scales[1]:
-            metrics = in_one_scale(rows, metrics, scales[0] / scales[1])
+            ratio = scales[0] / scales[1]
+            metrics = in_one_scale(rows, metrics, ratio)
+            for factor in (ratio, 1 / ratio):  # the second of what takes the scale out again
+                metrics = in_one_scale(rows, metrics, factor, made_of_scale(rows, factor))
             self.ledger.notes.append(
                 reason(NoteCode.LOSS_SCALES_DIFFER, target=scales[0], reference=scales[1])
             )
@@ -576,6 +585,7 @@ class _Work:
 
     def _runs(self, pairs: list[StepPair]) -> RunPair:
         manifests = self.target.manifest, self.reference.manifest
+        settings = _declared(self.target), _declared(self.reference)
         return RunPair(
             target=str(self.target.path),
             reference=str(self.reference.path),
@@ -590,7 +600,8 @@ class _Work:
             masters=master_gap(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             ties=self._ties(pairs),
             stepped=self._stepped(pairs),
-            update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
+            update_rule_gaps=update_rule_gaps(*settings),
+            other_gaps=update_rule_gaps(*settings, others=True),
         )
 
     def _stepped(self, pairs: list[StepPair]) -> Reason | None:

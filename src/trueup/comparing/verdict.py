@@ -81,6 +81,8 @@ class RunPair:
     """whose optimizer took no gradients in the step whose updates differ first"""
     update_rule_gaps: tuple[SharedGap, ...] = ()
     """settings of the optimizers that both programs declare, with different values"""
+    other_gaps: tuple[SharedGap, ...] = ()
+    """the same with settings of which nobody knows whether they enter the update"""
 
     def to_do(self, code: NextCode, step: int | None = None) -> Reason:
         """What to do next, with all that its command names."""
@@ -400,10 +402,12 @@ def _is_of_update(first: First, ledger: Ledger) -> bool:
 
 
 def _gaps_of(first: First, ledger: Ledger, runs: RunPair) -> list[SharedGap]:
-    """Declared settings that differ for the parameter whose update diverges."""
+    """Declared settings that differ for the parameter whose update diverges: those of update rules that are
+    known, else any, since something makes another update of the same gradient."""
     if not _is_of_update(first, ledger):
         return []
-    return [gap for gap in runs.update_rule_gaps if first.row.name in gap.parameters]
+    known = [gap for gap in runs.update_rule_gaps if first.row.name in gap.parameters]
+    return known or [gap for gap in runs.other_gaps if first.row.name in gap.parameters]
 
 
 def _of_update(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Reason | None:
@@ -791,6 +795,7 @@ def _averages_differ(gap: AverageGap, ledger: Ledger, runs: RunPair) -> Verdict:
         where=f"averaged weights · {gap.names[0]}",
         owner=gap.names[0].rpartition(".")[0],
         step=gap.step,
+        rank=gap.rank or None,
         phase="optimizer",
         confidence=in_words(Word.CERTAIN),
         evidence=gap.evidence,

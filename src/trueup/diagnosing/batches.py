@@ -109,7 +109,7 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
         return None
     whole = _scaled(target.ravel(), reference.ravel(), rounding)
     by_channel = (by for dim in (1, -1) if (by := _by_channel(target, reference, dim, rounding)))
-    some = _some_rows_made(target, reference) or _monotone(target, reference)
+    some = _limited(target, reference) or _some_rows_made(target, reference) or _monotone(target, reference)
     return whole or next(by_channel, None) or some or _same_samples(target, reference)
 
 
@@ -142,6 +142,40 @@ def rows_in_place(target: Array, reference: Array) -> int:
     kept = sum(a == b and times[b] == 1 for a, b in zip(own, other, strict=True))
     is_order = any(row in times for row in apart)
     return kept if kept >= min(MIN_NUMBERS, len(own) // 2 + 1) and not is_order else 0
+
+
+def _limited(target: Floats, reference: Floats) -> Reason | None:
+    """Numbers that are cut off at another bound of their sample: in every sample one side is the other one,
+    no smaller (or no larger) than a number. All that is not cut off has the same bits, and what is cut off at
+    one number on one side has several on the other, or it may be padding of another value.
+    """
+    if target.ndim < 2:
+        return None
+    sides = [values.reshape(len(values), -1) for values in (target, reference)]
+    apart = sides[0] != sides[1]
+    for way, limited, ends in (
+        ("smallest", np.maximum, [values.min(axis=1, keepdims=True) for values in sides]),
+        ("largest", np.minimum, [values.max(axis=1, keepdims=True) for values in sides]),
+    ):
+        cut = [(limited(sides[1 - at], ends[at]) == sides[at]).all(axis=1) for at in (0, 1)]
+        if not (cut[0] | cut[1]).all():
+            continue
+        several = max(
+            (
+                len(np.unique(sides[1 - at][row, apart[row]]))
+                for at in (0, 1)
+                for row in np.flatnonzero(cut[at] & apart.any(axis=1))
+            ),
+            default=0,
+        )
+        if several < MIN_NUMBERS:
+            return None
+        bounds = {
+            side: [f"{number:.4g}" for number in of[:_NUM_LISTED, 0].tolist()]
+            for side, of in zip(("target", "reference"), ends, strict=True)
+        }
+        return reason(Batches.LIMITED, num=int(apart.sum()), total=target.size, way=way, **bounds)
+    return None
 
 
 def _some_rows_made(target: Floats, reference: Floats) -> Reason | None:

@@ -11,6 +11,14 @@ FEW_INDICES = chosen(
     "what most of a dimension shows is no matter of places in it",
 )
 
+NORMALISED = chosen(
+    "diagnosing.normalised",
+    1e-3,
+    "of a deviation of 1",
+    "programs add up to 1e-4 to a deviation before they divide by it, and the rest is rounding; the means of "
+    "unrelated parts of n numbers are 1/sqrt(n) apart",
+)
+
 # -- what an optimizer did ------------------------------------------
 
 _ERRORS = "estimated errors"

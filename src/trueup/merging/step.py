@@ -169,12 +169,14 @@ class _Merging:
         if phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
             for member in members:
                 shapes.setdefault(_place(member), member.part.shape)
-        batch = self._along_batch(key, members, shapes, several=several)
+        batch = self._along_batch(key, members, shapes, sources[0], several=several)
         if batch is not None:
             placed = Placed({**placed.placements, BATCH: batch}, placed.split)
         elif phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
             self._batch = self._batch or members[0].part.shape
         node, copies = assembled(members, placed, self._layout)
+        if several and _is_by_itself(members, sources[0], phase, copies):
+            raise Unfit(MergingCode.PLACEMENT_UNKNOWN, axis=BATCH)
         if phase == "forward" and several and node.shape[:1] == (1,) and (call, slot) not in self._second:
             self._of_no_sample.add((call, slot))
         self.summaries.append(_known(node, members))
@@ -187,6 +189,7 @@ class _Merging:
         key: RecordKey,
         members: Sequence[Member],
         shapes: Mapping[tuple[int, int], tuple[int, ...]],
+        source: RankRecord,
         *,
         several: bool,
     ) -> Partial | Replicate | Shard | None:
@@ -200,7 +203,7 @@ class _Merging:
             raise Unfit(MergingCode.PLACEMENT_UNKNOWN, axis=BATCH)  # of one token: which one, no order tells
         if key.phase != "forward" or not several:
             return None
-        if self._is_of_no_sample(members):
+        if self._is_of_no_sample(members, _kind(source)):
             self._of_no_sample.add(tensor)
             return Replicate()
         if self._lie_second(members) or _are_packed(members, shapes):
@@ -208,10 +211,12 @@ class _Merging:
             return Shard(1)
         return None
 
-    def _is_of_no_sample(self, members: Sequence[Member]) -> bool:
-        """Whether a tensor has one entry a token and none a row, and is the same in all microbatches."""
+    def _is_of_no_sample(self, members: Sequence[Member], kind: str) -> bool:
+        """Whether a tensor is the same in all microbatches, and has one entry a token and none a row, or is
+        what a function takes, as a weight is, and has as many entries as neither rows nor all tokens."""
         shape, (num, tokens) = members[0].part.shape, self._batch or (0, 0)
-        if shape[:1] != (tokens,) or tokens == num or num in shape[1:2]:
+        taken = kind == "api" and shape and shape[0] not in (1, num, num * tokens)
+        if not taken and (shape[:1] != (tokens,) or tokens == num or num in shape[1:2]):
             return False
         first = members[0].part.summary()
         return all(alike(first, member.part.summary()) for member in members[1:])
@@ -239,6 +244,28 @@ def _is_one_label(members: Sequence[Member]) -> bool:
     """Whether each microbatch has one whole number: programs whose loss goes through tokens one by one."""
     parts = [member.part.summary() for member in members]
     return all(part.numel == 1 and part.dtype.startswith(("int", "uint")) for part in parts)
+
+
+def _is_by_itself(members: Sequence[Member], source: RankRecord, phase: str, copies: Copies) -> bool:
+    """Whether a tensor is a microbatch's, and no part of what one microbatch of all rows has.
+
+    In forward what differs among microbatches though it has no rows: a sum or a mean over the rows of each,
+    which no number tells. So is the gradient of one number of a function: 1 of a sum, 1 / n of a mean. Whole
+    numbers of a function that are the same in every microbatch number its rows, from 0, and would go on.
+    """
+    parts = [member.part.summary() for member in members]
+    if phase == "backward":
+        return _kind(source) == "api" and parts[0].numel == 1
+    if phase != "forward":
+        return False
+    if any(axis == BATCH for axis, _, _ in copies.differing):
+        return True
+    return (
+        _kind(source) == "api"
+        and members[0].part.shape[:1] == (parts[0].numel,)
+        and parts[0].dtype.startswith(("int", "uint"))
+        and all(alike(parts[0], part) for part in parts[1:])
+    )
 
 
 def _place(member: Member) -> tuple[int, int]:

@@ -359,6 +359,21 @@ PHRASES = {
         "all {num} numbers differ but are in the reference's order of size: a function of the same numbers",
         {"num": 8},
     ),
+    B.LIMITED: clause(
+        lambda facts: (
+            f"{facts['num']} of {facts['total']} numbers differ, each the {facts['way']} of its sample in "
+            f"the run that cuts it off: "
+            + ", ".join(f"{listed(facts[side], 4)} ({side})" for side in _SIDES)
+            + " in the first samples; all others have the same bits"
+        ),
+        {
+            "num": 212,
+            "total": 4096,
+            "way": "smallest",
+            "target": ("-0.61", "-0.61", "-0.61"),
+            "reference": ("-0.61", "-0.92", "-1.5"),
+        },
+    ),
     B.SCALED_BY_CHANNEL: clause(
         lambda facts: (
             f"each channel along dimension {facts['dim']} is the reference's times "
@@ -442,6 +457,25 @@ PHRASES = {
         "numbers that multiply the loss at each position (advantages, ratios, weights): {num} of {total} "
         "differ, the largest difference at {at}: {target:.4g} (target), {reference:.4g} (reference)",
         {"num": 84, "total": 84, "at": 7, "target": -0.31, "reference": 0.12},
+    ),
+    B.NORMALISED_BY_RANK: heading(
+        "Factors of the loss are normalised on each rank by itself in the {side} alone", {"side": "target"}
+    ),
+    B.MOMENTS_OF_RANKS: clause(
+        lambda facts: (
+            "mean and deviation of the factors on each rank: "
+            + ", ".join(f"{'; '.join(facts[side])} ({side})" for side in _SIDES)
+            + f"; of all ranks together {facts['together']} ({facts['other']})"
+        ),
+        {
+            "target": ("0, 1", "0, 1"),
+            "reference": ("-0.57, 0.41", "0.57, 1.1"),
+            "together": "0, 1",
+            "other": "reference",
+        },
+    ),
+    B.NORMALISED_CAUSE: clause(
+        "a mean and a deviation of one rank's numbers, in place of those over all ranks"
     ),
     B.MASK_WEIGHTS: heading("Loss mask differs"),
     B.NUM_WEIGHTS: clause(

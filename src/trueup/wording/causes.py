@@ -82,6 +82,8 @@ _CAUSES = {
     CauseCode.DRAWN_BEFORE: "random numbers that one run alone draws before",
     CauseCode.OTHER_SEED: "a different seed or order of random draws",
     CauseCode.OTHER_TENSORS: "the optimizer holds different tensors than the model",
+    CauseCode.BOUND_OF_OTHER_NUMBERS: "a bound (clamp, floor, dynamic range) that is set otherwise, or "
+    "taken of the whole batch and not of each sample",
     CauseCode.LEVELS_DRAWN_OTHERWISE: "times or noise levels drawn otherwise (distribution, range, seed)",
     CauseCode.LOWEST_OF_OTHER_DTYPE: "a mask's lowest number is of another dtype, infinite after a cast",
     CauseCode.RANGE_OF_TOKENS: "an index off by one, or a first token (class token) in one run alone",

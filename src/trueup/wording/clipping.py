@@ -17,23 +17,39 @@ def _copy_differs(facts: ReasonFacts) -> str:
 def _left_out(facts: ReasonFacts) -> str:
     clipped = {
         "out": "neither clipped nor counted in the norm",
+        "below": "not counted in the norm of the others",
+        "own": "clipped by a norm of their own",
         "in": "counted in the norm but not clipped",
     }.get(facts["counts"], "not clipped, unlike all others")
     return f"Gradients of {facts['parameters']} are {clipped} ({facts['side']})"
 
 
 def _others_cut(facts: ReasonFacts) -> str:
-    made = {
-        "out": "the norm of the others alone, {rest:.6g}, to {limit:.6g}",
-        "in": "the norm of all gradients, {all:.6g}, to {limit:.6g}",
-    }.get(facts["counts"], "norm {rest:.6g} to {clipped:.6g}")
-    text = facts.fill(made, clipped=facts["factor"] * facts["rest"])
+    of_others = "the norm of the others alone, {rest:.6g}, to {limit:.6g}"
+    made = dict.fromkeys(("out", "below", "own"), of_others) | {
+        "in": "the norm of all gradients, {all:.6g}, to {limit:.6g}"
+    }
+    text = facts.fill(
+        made.get(facts["counts"], "norm {rest:.6g} to {clipped:.6g}"), clipped=facts["factor"] * facts["rest"]
+    )
     others = f"the others times {facts['factor']:.4g}, which brings {text}"
-    return f"{facts['side']}: these gradients times 1, {others}"
+    these = {
+        "below": "these gradients, whose own norm {left:.6g} is below that, times 1",
+        "own": "these gradients times {times:.4g}, which brings their own norm, {left:.6g}, to {limit:.6g}",
+    }.get(facts["counts"], "these gradients times 1")
+    return f"{facts['side']}: {facts.fill(these)}, {others}"
 
 
 _LEFT_OUT: dict[str, object] = {"parameters": "a.weight", "side": "target", "counts": "out"}
-_OTHERS: dict[str, object] = {**_LEFT_OUT, "factor": 0.46, "rest": 1.7, "all": 1.8, "limit": 0.8}
+_NORMS: dict[str, object] = {
+    "factor": 0.46,
+    "rest": 1.7,
+    "all": 1.8,
+    "limit": 0.8,
+    "left": 0.59,
+    "times": 1.0,
+}
+_OTHERS: dict[str, object] = _LEFT_OUT | _NORMS
 _VALUES: dict[str, object] = {"target": 0.25, "reference": 1.0}
 
 PHRASES = {
@@ -149,12 +165,16 @@ PHRASES = {
         "The target's gradients are divided by the loss scale, {scale:.6g}, twice", {"scale": 256.0}
     ),
     C.LEFT_OUT: heading(
-        _left_out, _LEFT_OUT, {**_LEFT_OUT, "counts": "in"}, {**_LEFT_OUT, "counts": "neither"}
+        _left_out,
+        _LEFT_OUT,
+        *({**_LEFT_OUT, "counts": counts} for counts in ("in", "below", "own", "neither")),
     ),
     C.OTHERS_CUT: clause(
         _others_cut,
         _OTHERS,
         {**_OTHERS, "counts": "in"},
+        {**_OTHERS, "counts": "below"},
+        {**_OTHERS, "counts": "own", "left": 1.2, "times": 0.67},
         {**_OTHERS, "counts": "neither", "side": "reference"},
     ),
     C.UNSCALED_CAUSE: clause(
@@ -168,6 +188,7 @@ PHRASES = {
     C.NORM_TYPE_CAUSE: clause("another norm_type of clip_grad_norm_"),
     C.NOT_CALLED_CAUSE: clause("clip_grad_norm_ is not called, or is called after optimizer.step()"),
     C.LIMIT_CAUSE: clause("a different max_norm"),
+    C.GROUPS_CAUSE: clause("each parameter group, or each of several optimizers, clipped by its own norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
     C.CLIP_ONCE: clause("clipping inside the loop over microbatches"),
     C.CLIP_AFTER_LAST: clause("clip once, after the last microbatch of a step"),

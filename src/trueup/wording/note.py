@@ -161,6 +161,15 @@ PHRASES = {
         "weights differ by",
         samples=({"equal": 31, "within": 0},),
     ),
+    Is.AVERAGES_OF_RANKS: Phrase(
+        sentence=lambda facts: (
+            facts.fill("the {side} updates no averaged weights on rank")
+            + ("s " if len(facts["ranks"]) > 1 else " ")
+            + listed(facts["ranks"], 8)
+            + "; it does on others, and the other run on all"
+        ),
+        samples=({"side": "target", "ranks": ("1",)}, {"side": "reference", "ranks": ("1", "2", "3")}),
+    ),
     Is.AVERAGED_IN_ONE: Phrase(
         sentence="only the {side}'s averaged weights hold {num:count tensor}, {name} first",
         samples=({"side": "reference", "num": 2, "name": "bn1.running_mean"},),

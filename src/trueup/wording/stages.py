@@ -473,6 +473,14 @@ PHRASES = {
         "{root} is evaluated with other weights or running statistics ({num:count norm})",
         {"root": "ResNet", "num": 5},
     ),
+    S.AVERAGED_ON_RANKS: clause(
+        lambda facts: (
+            f"The averaged weights are not updated on rank{'s' if len(facts['ranks']) > 1 else ''} "
+            f"{listed(facts['ranks'], 8)} ({facts['side']})"
+        ),
+        {"side": "target", "ranks": ("1",)},
+        {"side": "reference", "ranks": ("1", "2", "3")},
+    ),
     S.NEXT_LOSS_ONLY: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
         "values of every gradient"
@@ -796,6 +804,9 @@ PHRASES = {
         ),
         {"name": "pixel_values", "by_channel": True},
         {"name": "input_features", "by_channel": False},
+    ),
+    S.INPUT_LIMITED: clause(
+        "Input {name} of the model is cut off at another bound", {"name": "pixel_values"}
     ),
     S.INPUT_ROUNDED: clause("Input {name} of the model is rounded differently", {"name": "pixel_values"}),
     S.INPUT_MOVED: clause(

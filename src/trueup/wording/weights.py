@@ -267,6 +267,30 @@ PHRASES = {
     W.SAVED_ROUNDED_CAUSE: clause("weights saved, converted or loaded in the coarser dtype"),
     W.UNDONE: heading("Update is undone before the next step: {parameters}", _NAMED),
     W.OVERWRITTEN: heading("Weights change between update and next step: {parameters}", _NAMED),
+    W.WRITTEN_IN_REFERENCE: heading(
+        "Only the reference changes weights after its update: {parameters}", _NAMED
+    ),
+    W.LIMITED_AFTER: clause(
+        "{parameter} ({side}): {num:count number} that the update leaves {way} {bound:.6g} "
+        "{num:verb begin} the next step as {bound:.6g}",
+        {"parameter": "logit_scale", "side": "reference", "num": 1, "way": "above", "bound": 4.60517},
+        {"parameter": "fc.weight", "side": "target", "num": 12, "way": "below", "bound": -0.01},
+    ),
+    W.RANGE_AFTER: clause(
+        "{parameter} ({side}): the update leaves {left:.6g} to {most_left:.6g}, the next step begins with "
+        "{begins:.6g} to {most_begins:.6g}",
+        {
+            "parameter": "w",
+            "side": "reference",
+            "left": -0.5,
+            "most_left": 0.7,
+            "begins": -0.25,
+            "most_begins": 0.35,
+        },
+    ),
+    W.WRITTEN_CAUSE: clause(
+        "a limit, norm, decay, copy or average that one program alone writes to the weights after its update"
+    ),
     W.NOT_THE_MASTERS: heading("Weights of the model are not the rounded master weights"),
     W.RESTARTED: heading("Master weights are overwritten with their rounded copies after each update"),
     W.STALE: heading("Weights of the model are not updated from their master weights"),

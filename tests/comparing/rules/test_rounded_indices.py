@@ -195,3 +195,32 @@ def test_rows_of_tokens_that_were_chosen_otherwise(
     assert all(name.startswith("experts.") for name in found["module"])
     (status,) = frame.filter(module="experts", slot="output.0")["status"]
     assert status == whole.value
+
+
+def flattened(mask: np.ndarray, scale: float) -> Recorder:
+    """A layer that is given a mask, and works on all tokens in one row inside."""
+    out = Recorder()
+    block = out.call("module", "", type_="Block")
+    layer = out.call("module", "layer", block, type_="Layer")
+    tokens = np.arange(32, dtype=np.float32).reshape(2, 4, 4) + 1
+    made = (scale * tokens).astype(np.float32)
+    out.record(layer, "forward", "input.0", tokens)
+    out.record(layer, "forward", "input.attention_mask", mask)
+    inner = out.call("module", "layer.out", layer, type_="Linear")
+    out.record(inner, "forward", "input.0", made.reshape(8, 4))
+    out.record(inner, "forward", "output.0", (2 * made).reshape(8, 4))
+    out.record(layer, "forward", "output.0", 2 * made)
+    return out
+
+
+@pytest.mark.parametrize("experts_of", [0, 2], ids=["a mask", "indices"])
+def test_a_mask_chooses_no_tokens(experts_of: int, tmp_path: Path) -> None:
+    """What is made inside follows from a mask that differs, and is compared. Indices from 0 to 2 are none."""
+    masks = [np.array([[0, 1, 1, 1], [first, 1, 1, experts_of or 1]]) for first in (0, 1)]
+    sides = [
+        flattened(mask, scale).write(tmp_path / str(scale))
+        for mask, scale in zip(masks, (1.5, 1.0), strict=True)
+    ]
+    frame = compare_sources(*sides).frame().cast({"reason_code": pl.String, "status": pl.String})
+    inside = frame.filter(module="layer.out")
+    assert set(inside["status"]) == {(Status.UNDECIDED if experts_of else Status.PROPAGATED).value}

@@ -70,10 +70,12 @@ def _losses(context: StepContext, at: Ints, before: Bools, made: Ints) -> Microb
     statistics = rows.reference.statistics
     largest = np.fmax(np.abs(statistics["minimum"]), np.abs(statistics["maximum"]))[logits]
     roundoffs = unit_roundoffs(words.dtype)[rows.reference.dtype]
+    with np.errstate(invalid="ignore"):  # tensors without elements, which are nobody's logits
+        tokens = (rows.reference.numel / lasts[rows.reference.shape])[logits]
     return MicrobatchLosses(
         target=rows.target.statistics["mean"][at],
         reference=statistics["mean"][at],
-        tokens=(rows.reference.numel / lasts[rows.reference.shape])[logits],
+        tokens=tokens,
         largest=np.nan_to_num(largest),
         coarsest=float(np.nanmax(roundoffs[before & (np.arange(len(rows)) < at[0])])),
         own=float(roundoffs[at[0]]),

@@ -50,7 +50,7 @@ def _finding(gap: AverageGap, context: Context) -> Finding:
         site=f"averaged weights · {gap.names[0]}",
         phase="optimizer",
         step=gap.step,
-        rank=context.ranks[0],
+        rank=gap.rank,
         basis=Basis.FITTED if gap.is_explained else Basis.RECORDED,
         evidence=gap.evidence,
         causes=() if cause is None else (reason(Stages.AVERAGE_CAUSE, key=cause),),

@@ -1037,6 +1037,8 @@ def _input_finding(
         )
     if relation is not None and relation.code is Batches.ROUNDED:
         headline = reason(Stages.INPUT_ROUNDED, name=name)
+    if relation is not None and relation.code is Batches.LIMITED:
+        headline = reason(Stages.INPUT_LIMITED, name=name)
     if relation is not None and relation.code in _MOVED:
         headline = reason(Stages.INPUT_MOVED, name=name, dim=relation.number("dim"))
     rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
@@ -1045,6 +1047,8 @@ def _input_finding(
         known = (Reason(CauseCode.PREPROCESSING),)
     if relation is not None and relation.code is Batches.ROUNDED:
         known = (Reason(CauseCode.COARSER_ON_ONE_SIDE), Reason(CauseCode.OTHER_ORDER_OR_KERNEL))
+    if relation is not None and relation.code is Batches.LIMITED:
+        known = (Reason(CauseCode.BOUND_OF_OTHER_NUMBERS),)
     if relation is not None and relation.code is Batches.ONE_FOR_EACH_SAMPLE:
         known = (Reason(CauseCode.LEVELS_DRAWN_OTHERWISE),)
     if relation is not None and relation.code is Batches.SAME_SAMPLES:  # neither their order nor their shard
@@ -1065,7 +1069,13 @@ def _is_one_number(relation: Reason) -> bool:
 
 
 _SIDES = ("target", "reference")
-_OF_INPUTS = (Stages.INPUT_DIFFERS, Stages.INPUT_SCALED, Stages.INPUT_MOVED, Stages.INPUT_ROUNDED)
+_OF_INPUTS = (
+    Stages.INPUT_DIFFERS,
+    Stages.INPUT_SCALED,
+    Stages.INPUT_MOVED,
+    Stages.INPUT_ROUNDED,
+    Stages.INPUT_LIMITED,
+)
 _AFFINE = (Batches.SCALED, Batches.SCALED_BY_CHANNEL)
 _MOVED = (Batches.MOVED, Batches.MOVED_AND_SCALED)
 _PREPROCESSED = (

@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trueup.comparing.averages import ranks_without_average
 from trueup.comparing.program_code import code_book
 from trueup.diagnosing.stages.context import Context
 from trueup.store import StepView
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
-from trueup.types.reason import reason
+from trueup.types.reason import Reason, reason
 
 _OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
 """layers that compute with their weights alone"""
 _OF_STATISTICS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
 """layers that compute in evaluation with their weights and running statistics alone"""
-EVALUATED = (Stages.EVALUATED_WEIGHTS, Stages.EVALUATED_STATISTICS)
+EVALUATED = (Stages.EVALUATED_WEIGHTS, Stages.EVALUATED_STATISTICS, Stages.AVERAGED_ON_RANKS)
 """what a model beside the one that trains is evaluated with"""
 
 
@@ -41,12 +42,36 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
         if layers or (len(norms) == len(some) and _run_the_same_code(norms, context)):
             headline = reason(code, root=root, num=len(some))
             first = (layers or norms)[0]
-            evidence = first.origin.evidence if first.origin is not None and not layers else first.evidence
+            evidence = _without_kind(first)
+            ranks = _ranks_at_fault(some, context)
+            if ranks is not None:
+                evidence, headline = (headline, *evidence), ranks
             replaced |= dict.fromkeys(map(id, some))
             replaced[id(some[0])] = replace(
                 first, headline=headline, module=root, kinds=(), causes=(), evidence=evidence
             )
     return tuple(one for finding in findings if (one := replaced.get(id(finding), finding)) is not None)
+
+
+def _without_kind(finding: Finding) -> tuple[Reason, ...]:
+    """What was measured, without what a rule of kinds made of it: the numbers of a layer that has other
+    weights look like another computation."""
+    if finding.origin is not None:
+        return finding.origin.evidence
+    of_kinds = [kind.sentence for kind in finding.kinds]
+    return tuple(one for one in finding.evidence if one not in of_kinds)
+
+
+def _ranks_at_fault(findings: Sequence[Finding], context: Context) -> Reason | None:
+    """Where the model differs on those ranks alone on which one run writes no averaged weights."""
+    lacking = ranks_without_average(context.target, context.reference)
+    if lacking is None:
+        return None
+    side, ranks = lacking
+    seen = {one.rank for one in findings}
+    return (
+        reason(Stages.AVERAGED_ON_RANKS, side=side, ranks=list(map(str, ranks))) if seen <= {*ranks} else None
+    )
 
 
 def _beside_other_model(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:

@@ -59,6 +59,8 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, ConstantGap]], list[s
     target, reference = sides_of(context, 0)
     if any(map(are_unseen, (target, reference), context.pair(), (context.target, context.reference))):
         return {}, []
+    if any(map(is_left_out, (target, reference), context.pair())):
+        return {}, []
     says = [declared(context.facts(s)) for s in (context.target, context.reference)]
     found: dict[str, dict[str, ConstantGap]] = {}
     compared = []
@@ -107,6 +109,13 @@ def are_unseen(updates: Collection[str], book: StepView, source: TraceSource) ->
     captured = source.manifest.get("options", {}).get("optimizer") is not False
     ended = not any(book.parameter(fqn, *ACCUMULATED) is not None for fqn in book.parameters)
     return not updates and (ended or not captured)
+
+
+def is_left_out(updates: Collection[str], book: StepView) -> bool:
+    """Whether a step has no update since gradients are not finite: that says nothing of what is updated."""
+    return not updates and any(
+        book.has_not_finite(book.parameter(fqn, *ACCUMULATED)) for fqn in book.parameters
+    )
 
 
 def _moved_or_rounded(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from trueup.diagnosing.checks.master_weights import CHECK, starts_apart
 from trueup.diagnosing.checks.outcome import CheckOutcome, CheckVerdict
 from trueup.diagnosing.checks.run import CheckedRun
@@ -21,6 +23,7 @@ from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
 
 FIRST_UPDATE = "optimizer · what the first update begins with"
+NEXT_START = "optimizer · what the next step begins with"
 
 
 def handover_findings(context: Context) -> list[Finding]:
@@ -32,25 +35,80 @@ def handover_findings(context: Context) -> list[Finding]:
 
 
 def _overwritten(context: Context) -> list[Finding]:
-    target, reference = (tuple(context.pair(at)[side] for at in (0, 1)) for side in (0, 1))
-    lost = [
-        fqn
+    (target, reference), (later, other_later) = context.pair(0), context.pair(1)
+    kept = {
+        fqn: (_kept(target, later, fqn), _kept(reference, other_later, other))
         for fqn, other in context.matched.items()
-        if _kept(target[0], target[1], fqn) is False and _kept(reference[0], reference[1], other) is True
-    ]
+    }
+    lost = [fqn for fqn, each in kept.items() if each == (False, True)]
     if not lost:
-        return []
-    undone = all(_same(target[0], target[1], fqn, WEIGHT) for fqn in lost)
+        return _written_in_reference(context, [fqn for fqn, each in kept.items() if each == (True, False)])
+    undone = all(_same(target, later, fqn, WEIGHT) for fqn in lost)
     code = Weights.UNDONE if undone else Weights.OVERWRITTEN
-    lost_update = reason(code, parameters=described(lost, _shapes(target[0])))
+    lost_update = reason(code, parameters=described(lost, _shapes(target)))
+    found = _finding(
+        lost_update,
+        lost,
+        target,
+        kind_named("dropped_update", EvidenceRank.EVERY_ELEMENT, lost_update, causes=()),
+    )
+    written = () if undone else _written(target, later, lost[0], "target")
+    return [replace(found, evidence=(found.evidence[0], *written, *found.evidence[1:]))]
+
+
+def _written_in_reference(context: Context, names: Sequence[str]) -> list[Finding]:
+    """Weights that the reference alone changes after its update, which leaves what the target's does."""
+    (target, reference), (_, second) = context.pair(0), context.pair(1)
+    left = {
+        fqn: [
+            book.digest(book.parameter(name, *UPDATED)) for book, name in ((target, fqn), (reference, other))
+        ]
+        for fqn in names
+        for other in (context.matched[fqn],)
+    }
+    if not names or any(own != other for own, other in left.values()):
+        return []
+    written = _written(reference, second, context.matched[names[0]], "reference")
+    parameters = described(list(names), _shapes(target))
     return [
-        _finding(
-            lost_update,
-            lost,
-            target[0],
-            kind_named("dropped_update", EvidenceRank.EVERY_ELEMENT, lost_update, causes=()),
+        Finding(
+            stage=Stage.OPTIMIZER,
+            headline=reason(Weights.WRITTEN_IN_REFERENCE, parameters=parameters),
+            module=place_of(list(names), _shapes(target)),
+            site=NEXT_START,
+            phase="param",
+            step=target.step,
+            rank=target.rank,
+            basis=Basis.RECORDED,
+            evidence=(*written, *names_listed(list(names))),
+            causes=(reason(Weights.WRITTEN_CAUSE),),
+            next_note=reason(Weights.CHECK_AFTER_STEP),
         )
     ]
+
+
+def _written(first: StepView, second: StepView, fqn: str, side: str) -> tuple[Reason, ...]:
+    """How a weight that a program writes to after its update differs from what that left: numbers beyond a
+    bound that are this bound now and all others as they were, else its range."""
+    records = first.parameter(fqn, *UPDATED), second.parameter(fqn, *WEIGHT)
+    left, begins = first.value(records[0]), second.value(records[1])
+    if left is not None and begins is not None and left.shape == begins.shape:
+        changed = left != begins
+        for way, bound, beyond in (
+            ("above", begins.max(), left > begins.max()),
+            ("below", begins.min(), left < begins.min()),
+        ):
+            if np.array_equal(changed, beyond) and (begins[changed] == bound).all():
+                num = int(changed.sum())
+                where = {"parameter": fqn, "side": side, "way": way}
+                return (reason(Weights.LIMITED_AFTER, **where, num=num, bound=float(bound)),)
+    held = [book.summary(row) for book, row in zip((first, second), records, strict=True)]
+    each = [one[name] for one in held if one is not None for name in ("minimum", "maximum")]
+    ends = [end for end in each if end is not None]
+    if len(ends) < 4 or ends[:2] == ends[2:]:
+        return ()
+    numbers = dict(zip(("left", "most_left", "begins", "most_begins"), ends, strict=True))
+    return (reason(Weights.RANGE_AFTER, parameter=fqn, side=side, **numbers),)
 
 
 def _kept(first: StepView, second: StepView, fqn: str) -> bool | None:
@@ -171,7 +229,7 @@ def _finding(headline: Reason, names: list[str], book: StepView, kind: Kind, *ev
         stage=Stage.OPTIMIZER,
         headline=headline,
         module=place_of(names, _shapes(book)),
-        site="optimizer · what the next step begins with",
+        site=NEXT_START,
         phase="param",
         step=book.step,
         rank=book.rank,

@@ -35,15 +35,43 @@ def left_out_of_clipping(
         here = {name if number == 0 else matched.get(name, name) for name in names}
         factors = dict(own.uneven)
         cut = own.factor < 1 - CLIP_NEAR and other.factor < 1 - CLIP_NEAR
-        if not cut or factors.keys() != here or any(abs(one - 1) > CLIP_NEAR for one in factors.values()):
+        times = sum(factors.values()) / max(len(factors), 1)
+        if not cut or factors.keys() != here or any(_apart(one, times) for one in factors.values()):
             continue
-        norms = _norms(context.pair(0, rank)[number], here)
-        counts = [abs(norm * own.factor / other.clipped_norm - 1) <= CLIP_NEAR for norm in norms]
-        place = "neither" if counts[0] == counts[1] else "out" if counts[0] else "in"
-        facts = {"factor": own.factor, "rest": norms[0], "all": norms[1], "limit": other.clipped_norm}
+        rest, every = _norms(context.pair(0, rank)[number], here)
+        left, limit = math.sqrt(max(every**2 - rest**2, 0.0)), other.clipped_norm
+        place = _counts(rest * own.factor, every * own.factor, left, times, limit)
+        if place is None:
+            continue
+        facts = {
+            "factor": own.factor,
+            "rest": rest,
+            "all": every,
+            "limit": limit,
+            "left": left,
+            "times": times,
+        }
         shared = {"parameters": who, "side": side, "counts": place}
         return reason(Clip.LEFT_OUT, **shared), reason(Clip.OTHERS_CUT, **shared, **facts)
     return None
+
+
+def _counts(rest: float, every: float, left: float, times: float, limit: float) -> str | None:
+    """How the gradients that are multiplied by ``times``, of norm ``left``, count: ``rest`` and ``every`` are
+    what the factor of the others makes of their norm and of that of all. A norm of their own that is below
+    the limit would leave them as they are, too; one above it is cut to the limit. None of another factor."""
+    others_cut, all_cut = (not _apart(norm, limit) for norm in (rest, every))
+    if _apart(times, 1):
+        return "own" if others_cut and not all_cut and not _apart(left * times, limit) else None
+    if others_cut == all_cut:
+        return "neither"
+    if not others_cut:
+        return "in"
+    return "out" if left > limit * (1 + CLIP_NEAR) else "below"
+
+
+def _apart(one: float, other: float) -> bool:
+    return abs(one - other) > CLIP_NEAR * abs(other)
 
 
 def _norms(book: StepView, names: set[str]) -> tuple[float, float]:

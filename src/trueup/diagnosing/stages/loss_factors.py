@@ -10,13 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from trueup.comparing.losses.calls import loss_records
+from trueup.diagnosing.kinds.thresholds import MANY_NUMBERS
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.thresholds import NORMALISED
+from trueup.store import StepView
 from trueup.store.same_rows import MASK
 from trueup.types.arrays import Floats
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.finding import Basis, Finding, Origin, Stage
-from trueup.types.reason import reason
+from trueup.types.reason import Reason, reason
 
 
 def hides_otherwise(target: Floats, reference: Floats) -> bool:
@@ -57,6 +61,23 @@ def factor_findings(context: Context) -> tuple[Finding, ...]:
         sides = {"target": float(target[at]), "reference": float(reference[at])}
         factors = reason(Batches.FACTORS, **numbers, **sides)
         finding = finding_from_origin(origin, context)
+        by_rank = _normalised_by_rank(origin.slot.partition(".")[0], context)
+        if by_rank is not None:
+            side, moments = by_rank
+            return (
+                replace(
+                    finding,
+                    stage=Stage.FORWARD,
+                    headline=reason(Batches.NORMALISED_BY_RANK, side=side),
+                    kinds=(),
+                    causes=(Reason(Batches.NORMALISED_CAUSE),),
+                    module=None,
+                    next_note=None,
+                    basis=Basis.RECORDED,
+                    origin=None,
+                    evidence=(moments, factors),
+                ),
+            )
         kinds = tuple(kind for kind in finding.kinds if kind.name in ("wrong_scale", "wrong_sign"))
         return (
             replace(
@@ -73,3 +94,45 @@ def factor_findings(context: Context) -> tuple[Finding, ...]:
             ),
         )
     return ()
+
+
+def _normalised_by_rank(slot: str, context: Context) -> tuple[str, Reason] | None:
+    """Which run makes the mean of these factors 0 and their deviation 1 on every rank, where those of all
+    ranks together are so in the other run; with what both are. None where neither run does, or both do."""
+    held = [[_factors(book, slot) for book in context.pair(rank=rank)] for rank in context.ranks]
+    sides = [[of[at] for of in held] for at in (0, 1)]
+    known = [[one for one in side if one is not None and one.size >= MANY_NUMBERS] for side in sides]
+    if len(held) < 2 or any(len(one) < len(held) for one in known):
+        return None
+    for side, at in (("target", 0), ("reference", 1)):
+        own, other = known[at], known[1 - at]
+        each = all(is_normalised(one) for one in own) and not all(is_normalised(one) for one in other)
+        if each and is_normalised(np.concatenate(other)):
+            moments = {
+                name: tuple(_moments(one) for one in of)
+                for name, of in zip(("target", "reference"), known, strict=True)
+            }
+            together = {"together": _moments(np.concatenate(other)), "other": _OTHER[side]}
+            return side, reason(Batches.MOMENTS_OF_RANKS, **moments, **together)
+    return None
+
+
+_OTHER = {"target": "reference", "reference": "target"}
+
+
+def is_normalised(numbers: Floats) -> bool:
+    """Whether the mean is 0 and the deviation 1, of all numbers or of all but one, to what programs add to
+    the deviation (1e-4)."""
+    deviations = (float(numbers.std(ddof=free)) for free in (0, 1))
+    apart = min(abs(one - 1) for one in deviations)
+    return abs(float(numbers.mean())) <= NORMALISED and apart <= NORMALISED
+
+
+def _moments(numbers: Floats) -> str:
+    return f"{round(float(numbers.mean()), 3) + 0.0:.3g}, {float(numbers.std()):.3g}"
+
+
+def _factors(book: StepView, slot: str) -> Floats | None:
+    """In one dimension; zeros, which a mask leaves, left out."""
+    values = next((book.value(record) for _, record in loss_records(book, slot)), None)
+    return None if values is None else values.ravel()[values.ravel() != 0].astype(np.float64)

@@ -147,7 +147,7 @@ def _relation(origin: Origin, context: Context) -> Reason | None:
     if both is None or rounding is None:
         return None
     target, reference = both
-    rows = (class_rows(target, rounding), class_rows(reference, rounding))
+    rows = tuple(class_rows(-one if one.max() <= 0 else one, rounding) for one in both)  # -target * log p
     if rows[0] is not None and rows[1] is not None:
         of_classes = class_relation(rows[0], rows[1], rounding)
         if of_classes is not None:

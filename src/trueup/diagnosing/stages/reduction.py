@@ -478,8 +478,11 @@ def _summing_finding(
     left_out = _left_out(names, who, context, book) if part is CLIPPED else None
     if left_out is not None:
         kind, (headline, sums) = "wrong_optimizer_setting", left_out
-    causes = (reason(Stages.BETWEEN_MICROBATCHES),) if own.way == "weighted" else ()
-    causes = (reason(Clip.NORM_CAUSE),) if left_out is not None else causes
+    causes: tuple[Reason, ...] = (reason(Stages.BETWEEN_MICROBATCHES),) if own.way == "weighted" else ()
+    if left_out is not None:
+        groups = (Clip.GROUPS_CAUSE,) if headline.place("counts") in ("below", "own") else ()
+        of_own = (*groups, *(() if headline.place("counts") == "own" else (Clip.NORM_CAUSE,)))
+        causes = tuple(reason(code) for code in of_own)
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, sums, causes=causes or None, phase="param_grad")
     return Finding(
         stage=Stage.REDUCTION,

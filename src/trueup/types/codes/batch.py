@@ -41,6 +41,9 @@ class BatchCode(Code):
     CONSTANT = "batch.values_of_one_number"
     SOME_SAMPLES = "batch.some_samples_made_otherwise"
     MONOTONE = "batch.values_in_order_of_size"
+    LIMITED = "batch.values_limited"
+    """``num`` of ``total`` numbers are cut off at the ``way`` (smallest, largest) number of their sample;
+    ``target``, ``reference``: these numbers of the first samples"""
 
     LABELS_AGREE = "labels.agree"
     SAME_INPUTS = "labels.models_got_same_batch"
@@ -66,6 +69,11 @@ class BatchCode(Code):
     FACTORS_DIFFER = "labels.factors_differ"
     FACTORS = "labels.factors"
     """``num`` of ``total`` numbers that multiply the loss; ``target``, ``reference``: the furthest, ``at``"""
+    NORMALISED_BY_RANK = "labels.factors_normalised_by_rank"
+    """in ``side`` alone"""
+    MOMENTS_OF_RANKS = "labels.factors_moments_of_ranks"
+    """``mean, deviation`` on each rank of ``target`` and ``reference``, and of all ranks of the other one"""
+    NORMALISED_CAUSE = "labels.cause.normalised_by_rank"
     MASK_WEIGHTS = "labels.mask_weights_differ"
     NUM_WEIGHTS = "labels.num_mask_weights"
     TARGETS_DIFFER = "labels.loss_targets_differ"

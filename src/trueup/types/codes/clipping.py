@@ -51,6 +51,7 @@ class ClippingCode(Code):
     LEFT_OUT = "clipping.some_left_out"
     """some gradients are not clipped on one ``side``; whether they count in the norm"""
     OTHERS_CUT = "clipping.others_cut"
+    GROUPS_CAUSE = "clipping.cause.groups_apart"
     NORM_TYPE = "clipping.norm_type_differs"
     NOT_CALLED_CAUSE = "clipping.cause.not_called"
     LIMIT_CAUSE = "clipping.cause.limit"

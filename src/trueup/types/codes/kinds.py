@@ -283,6 +283,7 @@ class CauseCode(Code):
     BORDERS_NOT_MASKED = "cause.borders_not_masked"
     OTHER_WINDOW = "cause.other_window"
     LEVELS_DRAWN_OTHERWISE = "cause.levels_drawn_otherwise"
+    BOUND_OF_OTHER_NUMBERS = "cause.bound_of_other_numbers"
     LOWEST_OF_OTHER_DTYPE = "cause.lowest_of_other_dtype"
     RANGE_OF_TOKENS = "cause.range_of_tokens"
     HIDDEN_AT_RANDOM = "cause.hidden_at_random"

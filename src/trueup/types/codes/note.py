@@ -22,6 +22,8 @@ class NoteCode(Code):
     """``target``, ``reference``: averaged copies that each keeps"""
     AVERAGES_AGREE = "note.averages_agree"
     """``equal`` averaged weights of all steps are bit-identical, ``within`` differ within rounding"""
+    AVERAGES_OF_RANKS = "note.averages_of_ranks"
+    """``ranks`` of ``side`` write no averaged weights, though its others do, and the other run on all"""
     AVERAGED_IN_ONE = "note.averaged_alone"
     """``num`` tensors, ``name`` first, that the averaged weights of ``side`` alone hold"""
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"

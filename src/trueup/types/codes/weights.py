@@ -80,6 +80,14 @@ class WeightsCode(Code):
     # from the update to the next step
     UNDONE = "weights.update_undone"
     OVERWRITTEN = "weights.overwritten_after_update"
+    WRITTEN_IN_REFERENCE = "weights.written_after_update_in_reference"
+    LIMITED_AFTER = "weights.limited_after_update"
+    """``num`` numbers of ``parameter`` that the update leaves above (``way``: or below) ``bound`` begin the
+    next step as that number, in ``side`` alone"""
+    RANGE_AFTER = "weights.range_after_update"
+    """``parameter`` from its update, ``left`` to ``most_left``, to the next step, ``begins`` to
+    ``most_begins``, in ``side`` alone"""
+    WRITTEN_CAUSE = "weights.cause.written_after_update"
     NOT_THE_MASTERS = "weights.not_the_master_weights"
     RESTARTED = "weights.masters_made_anew"
     STALE = "weights.stale_working_copies"
