@@ -70,12 +70,12 @@ def _of_operands(
         own = [row for row, digest in given.items() if digest not in there.values()]
         found = [maker for row in own if (maker := _maker(rows, half, row)) is not None]
         made.append(found[0] if len(found) == 1 else None)
-    alone = [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *made)]
-    if all(alone):
+    lone = [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *made)]
+    if all(lone):
         found_here = _in_place(rows, made[0], made[1], owner)
         return found_here or (_of_operands(rows, (made[0], made[1]), owner, steps - 1) if steps else None)
-    for side, is_alone, (half, call) in zip(("target", "reference"), alone, _sides(rows, *made), strict=True):
-        if is_alone and call is not None:
+    for side, is_lone, (half, call) in zip(("target", "reference"), lone, _sides(rows, *made), strict=True):
+        if is_lone and call is not None:
             return _of_one(rows, side, half, call, owner)
     return None
 

@@ -32,17 +32,7 @@ def with_calls(finding: Finding, context: Context) -> Finding:
     module = pl.col("module").is_null() if of_loss else pl.col("module").eq_missing(finding.module)
     inside = calls.filter(*own, module).sort("order")
     other = _of_one(inside, context)
-    if other is not None and other.code is VerdictCode.FUNCTION_IN_PLACE:
-        finding = _of_function(finding, other)
-    elif other is not None and any(kind.sentence.code in _OF_EACH for kind in finding.kinds[:1]):
-        finding = replace(finding, headline=other)
-    elif (
-        other is None
-        and _tells_of_calls(context)
-        and context.comparison.verdict.where == finding.site
-        and all(kind.rank is not EvidenceRank.STATED for kind in finding.kinds[:1])
-    ):
-        finding = replace(finding, headline=context.comparison.verdict.headline)
+    finding = _led_by_calls(finding, other, context)
     if any(kind.rank.is_named for kind in finding.kinds[:1]):
         return finding
     if finding.site in {site.replace(" · ", ", ") for site in inside["site"]}:
@@ -54,6 +44,22 @@ def with_calls(finding: Finding, context: Context) -> Finding:
         return finding
     command = shlex.join(map(str, context.target.manifest.get("command") or ["python", "train.py"]))
     return replace(finding, next=reason(NextCode.CAPTURE_CALLS_TOO, step=finding.step, command=command))
+
+
+def _led_by_calls(finding: Finding, other: Reason | None, context: Context) -> Finding:
+    """The finding, led by what the comparison says of the first call, where its kind says less than that;
+    ``other``: what it says, where the call is one of those inside."""
+    first = finding.kinds[0] if finding.kinds else None
+    verdict = context.comparison.verdict
+    if other is not None and other.code is VerdictCode.FUNCTION_IN_PLACE:
+        return _of_function(finding, other)
+    if other is not None:
+        is_of_each = first is not None and first.sentence.code in _OF_EACH
+        return replace(finding, headline=other) if is_of_each else finding
+    is_here = _tells_of_calls(context) and verdict.where == finding.site
+    if is_here and (first is None or first.rank is not EvidenceRank.STATED):
+        return replace(finding, headline=verdict.headline)
+    return finding
 
 
 _OF_CODE = EvidenceCode.CODE_DIFFERS.value.rpartition("_")[0]
