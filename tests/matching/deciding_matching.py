@@ -65,7 +65,7 @@ def turned(one: NDArray[np.float64], other: NDArray[np.float64], factor: float) 
 
 @decides("matching.operands_alike")
 def operands_alike(relative: float) -> object:
-    return turned(np.array([1.0, 2.0, 4.0]), np.array([30.0, 50.0, 90.0]), (1 + relative) / (1 - relative))
+    return turned(np.array([1.0, 2.0, 4.0]), np.array([-30.0, -50.0, -90.0]), (1 + relative) / (1 - relative))
 
 
 @decides("matching.operands_clearly")
