@@ -10,6 +10,7 @@ import pytest
 
 from trueup.comparing.averages import average_gaps
 from trueup.comparing.run import compare
+from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.evaluated import _ranks_at_fault
 from trueup.store import Trace
@@ -19,8 +20,9 @@ from trueup.types.finding import Finding
 pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
 
 
-def captured(decays: dict[int, float], folder: str) -> None:
-    """In every process: two steps of one model, and an average of its weights on the ranks of ``decays``."""
+def captured(decays: dict[int, float], folder: str, level: str = "L0") -> None:
+    """In every process: two steps of one model, and an average of its weights on the ranks of ``decays``,
+    which is evaluated where functions are captured."""
     import copy
 
     import torch
@@ -31,11 +33,16 @@ def captured(decays: dict[int, float], folder: str) -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
-    average = copy.deepcopy(model).requires_grad_(False)
+    average = copy.deepcopy(model).eval().requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with trueup.Tracer(folder, level="L0", steps="0-1"):
+    with trueup.Tracer(folder, level=level, steps="0-1"):
         for _ in range(2):
-            model(torch.randn(4, 8)).square().mean().backward()
+            x, wanted = torch.randn(4, 8), torch.zeros(4, 4)
+            made = model(x)
+            if level != "L0":
+                with torch.no_grad():
+                    wanted = average(x)
+            (made + 1 - wanted).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             if rank in decays:
@@ -44,12 +51,14 @@ def captured(decays: dict[int, float], folder: str) -> None:
                         held.lerp_(new, 1 - decays[rank])
 
 
-def ran(folder: Path, target: dict[int, float], reference: dict[int, float]) -> tuple[Path, Path]:
+def ran(
+    folder: Path, target: dict[int, float], reference: dict[int, float], level: str = "L0"
+) -> tuple[Path, Path]:
     from tests.trainer.worlds import world
 
     sides = folder / "target", folder / "reference"
     for path, decays in zip(sides, (target, reference), strict=True):
-        world(2).run("tests.comparing.test_averages_of_ranks:captured", decays, str(path))
+        world(2).run("tests.comparing.test_averages_of_ranks:captured", decays, str(path), level)
     return sides
 
 
@@ -77,3 +86,17 @@ def test_an_average_of_another_rank_than_the_first_differs(tmp_path: Path) -> No
     gap = average_gaps(Trace(sides[0]), Trace(sides[1]), {0: 0, 1: 1}).gap
     assert gap is not None
     assert (gap.rank, gap.headline.code) == (1, VerdictCode.AVERAGE_DECAY_DIFFERS)
+
+
+@pytest.mark.parametrize(
+    ("target", "is_named"), [({0: 0.9}, True), ({0: 0.9, 1: 0.5}, False)], ids=["none on one rank", "another"]
+)
+def test_what_is_evaluated_with_it_follows(target: dict[int, float], is_named: bool, tmp_path: Path) -> None:
+    """Without a replay every layer of the averaged model differs by itself."""
+    sides = ran(tmp_path, target, {0: 0.9, 1: 0.9}, level="mix")
+    found = diagnose(*sides, output=tmp_path / "out").findings
+    assert found, [(one.headline, one.site, one.rank, one.phase) for one in found]
+    codes = [one.headline.code for one in found]
+    assert codes.count(StagesCode.AVERAGED_ON_RANKS) == is_named
+    assert not is_named or {one.rank for one in found} == {1}
+    assert not is_named or len(found) == 1

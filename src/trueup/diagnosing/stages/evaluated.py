@@ -50,7 +50,20 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
             replaced[id(some[0])] = replace(
                 first, headline=headline, module=root, kinds=(), causes=(), evidence=evidence
             )
-    return tuple(one for finding in findings if (one := replaced.get(id(finding), finding)) is not None)
+    found = (one for finding in findings if (one := replaced.get(id(finding), finding)) is not None)
+    return _of_ranks_without_average(tuple(found), context)
+
+
+def _of_ranks_without_average(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
+    """The findings; those of a model that is evaluated, on ranks where one run writes no averaged weights, as
+    one: without a replay each of its layers stands by itself."""
+    some = [one for one in findings if _is_evaluated(one.origin, context)]
+    headline = _ranks_at_fault(some, context) if some else None
+    if headline is None or any(one.headline == headline for one in some):
+        return tuple(findings)
+    first = replace(some[0], headline=headline, kinds=(), causes=(), evidence=_without_kind(some[0]))
+    kept = (first if one is some[0] else one for one in findings)
+    return tuple(one for one in kept if one is first or one not in some)
 
 
 def _without_kind(finding: Finding) -> tuple[Reason, ...]:
