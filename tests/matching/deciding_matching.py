@@ -52,9 +52,10 @@ def almost(share: float) -> object:
 
 
 def turned(one: NDArray[np.float64], other: NDArray[np.float64], factor: float) -> bool:
-    """Whether a sum's operands are taken to be exchanged where they are, and by a factor off."""
+    """Whether a sum's operands are taken to be exchanged where they are, by a factor off, and of shapes that
+    do not tell."""
     sides = []
-    for operands in ((one, other), (factor * other, factor * one)):
+    for operands in ((one, other), (factor * other[:, None], factor * one[:, None])):
         made = Recorder()
         call = made.call("api", "torch.add")
         for at, operand in enumerate(operands):
@@ -65,7 +66,7 @@ def turned(one: NDArray[np.float64], other: NDArray[np.float64], factor: float) 
 
 @decides("matching.operands_alike")
 def operands_alike(relative: float) -> object:
-    return turned(np.array([1.0, 2.0, 4.0]), np.array([-30.0, -50.0, -90.0]), (1 + relative) / (1 - relative))
+    return turned(np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0]), (1 + relative) / (1 - relative))
 
 
 @decides("matching.operands_clearly")
