@@ -101,6 +101,35 @@ def test_one_number_outside_the_model_is_followed_too(tmp_path: Path) -> None:
     assert "though its recorded inputs agree" not in headline(found.findings[0].headline)
 
 
+class Shifted(nn.Module):
+    """A shift that begins at zero, added or subtracted: the same, but for its gradient."""
+
+    def __init__(self, sign: int) -> None:
+        super().__init__()
+        self.first, self.shift, self.sign = nn.Linear(8, 8), nn.Parameter(torch.zeros(8)), sign
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return (y + self.shift if self.sign > 0 else y - self.shift).tanh()
+
+
+def shifted(path: Path, sign: int) -> Path:
+    torch.manual_seed(7)
+    model = Shifted(sign)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with trueup.Tracer(path, level="mix", steps="all"):
+        model(X).square().mean().backward()
+        optimizer.step()
+    return path
+
+
+def test_functions_that_give_the_same_and_send_back_another_gradient(tmp_path: Path) -> None:
+    target, reference = shifted(tmp_path / "target", -1), shifted(tmp_path / "reference", 1)
+    words = "Other function in the root module: Tensor.sub (target), Tensor.add (reference)"
+    assert said(compare(target, reference).verdict) == words
+    assert compare(shifted(tmp_path / "twin", 1), reference).verdict.outcome is Outcome.AGREE
+
+
 # -- state that a program keeps ------------------------------------------
 
 

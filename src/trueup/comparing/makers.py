@@ -30,9 +30,13 @@ def made_by_one(rows: StepRows, row: int, owner: str | None) -> Reason | None:
     None where both results are of counterparts of one function, where one is not known to be of any call, or
     where a trace was read from elsewhere. ``owner``: the module that is charged with the row.
     """
-    if rows.match.bridge is not None or not rows.paired[row] or not rows.phase_is("forward")[row]:
+    if rows.match.bridge is not None or not rows.paired[row]:
         return None
     target, reference = int(rows.target.call[row]), int(rows.reference.call[row])
+    if rows.phase_is("backward")[row]:  # two functions may give the same, and send back something else
+        return _in_place(rows, target, reference, owner)
+    if not rows.phase_is("forward")[row]:
+        return None
     if rows.slot_starts("output")[row]:
         return _in_place(rows, target, reference, owner)
     if owner is None and not any(_returned(rows, half, row).any() for half in (rows.target, rows.reference)):

@@ -18,12 +18,14 @@ from trueup.types.status import Status
 
 
 def with_calls(finding: Finding, context: Context) -> Finding:
-    """A finding of a forward pass without a recognised cause, with the call inside its module that errs
-    first.
+    """A finding of a forward or backward pass without a recognised cause, with the call inside its module
+    that errs first.
 
     A replay puts values in at modules; where both traces hold the calls of functions too, those tell more.
     Where they hold none, and the code of the programs says nothing, the next step is to capture them.
     """
+    if finding.stage is Stage.BACKWARD:
+        return _of_backward(finding, context)
     of_loss = finding.phase == "loss"
     if finding.stage is not Stage.FORWARD or not (of_loss or finding.phase == "forward"):
         return finding
@@ -44,6 +46,15 @@ def with_calls(finding: Finding, context: Context) -> Finding:
         return finding
     command = shlex.join(map(str, context.target.manifest.get("command") or ["python", "train.py"]))
     return replace(finding, next=reason(NextCode.CAPTURE_CALLS_TOO, step=finding.step, command=command))
+
+
+def _of_backward(finding: Finding, context: Context) -> Finding:
+    """Two functions that give the same and send back something else: the forward pass has nothing else of it."""
+    verdict = context.comparison.verdict
+    is_first = (verdict.phase, verdict.step, verdict.rank) == ("backward", finding.step, finding.rank)
+    if any(kind.rank.is_named for kind in finding.kinds[:1]) or not (is_first and _tells_of_calls(context)):
+        return finding
+    return replace(finding, headline=verdict.headline)
 
 
 def _led_by_calls(finding: Finding, other: Reason | None, context: Context) -> Finding:
