@@ -49,7 +49,7 @@ def with_calls(finding: Finding, context: Context) -> Finding:
 
 
 def _of_backward(finding: Finding, context: Context) -> Finding:
-    """Two functions that give the same and send back something else: the forward pass has nothing else of it."""
+    """Two functions that give the same and send back something else: the forward pass shows no more."""
     verdict = context.comparison.verdict
     is_first = (verdict.phase, verdict.step, verdict.rank) == ("backward", finding.step, finding.rank)
     if any(kind.rank.is_named for kind in finding.kinds[:1]) or not (is_first and _tells_of_calls(context)):

@@ -157,6 +157,9 @@ PHRASES = {
     Is.UNCOUNTED_LABELS: Phrase(
         sentence="labels differ where none counts: the loss and the gradients it sends into the model agree"
     ),
+    Is.ANOTHER_ORDER: Phrase(
+        sentence="the same numbers in another order; what is made of them is compared", samples=({},)
+    ),
     Is.CALLED_MORE_OFTEN: Phrase(
         sentence="the same call of the same tensors is made {target:count time} (target) and "
         "{reference:count time} (reference): each gets its part of the gradient",

@@ -39,6 +39,8 @@ class RecordCode(Code):
     SHAPE_DIFFERS = "record.shape_differs"
     REGROUPED = "record.regrouped"
     UNCOUNTED_LABELS = "record.uncounted_labels"
+    ANOTHER_ORDER = "record.another_order"
+    """of a list of numbers, or of the row made of them"""
     CALLED_MORE_OFTEN = "record.called_more_often"
     """the same call of the same tensors is made ``target`` and ``reference`` times"""
     WITHOUT_EFFECT = "record.without_effect"
