@@ -90,8 +90,8 @@ def _of_function(finding: Finding, headline: Reason) -> Finding:
 
 
 _OF_CALLS = (VerdictCode.MADE_BY_ONE, VerdictCode.FUNCTION_IN_PLACE, VerdictCode.GIVEN_ANOTHER)
-_OF_EACH = (KindReason.SCALED_PER_ROW, KindReason.SCALED_PER_TOKEN)
-"""factors of each row or vector: what a call makes of them tells more"""
+_OF_EACH = (KindReason.SCALED_PER_ROW, KindReason.SCALED_PER_TOKEN, KindReason.OFFSET_BY_TABLE)
+"""factors of each row or vector, an offset of each column: a call that makes them tells more"""
 _STATED = (KindCode.CONSTANT_ARGUMENT, KindCode.OTHER_FUNCTIONS)
 """kinds that already say what the calls are"""
 

@@ -53,7 +53,7 @@ def _reordered(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
 
 
 def _of_chosen(rows: StepRows, chosen: Bools, inputs: Bools) -> Bools:
-    """Rows of calls whose inputs that differ are all chosen: element by element they make the same of them."""
+    """Rows of calls whose inputs that differ are all chosen: each element is made of one of them."""
     num = rows.match.target.num_calls + 1
     any_chosen, all_chosen = np.zeros(num, bool), np.ones(num, bool)
     any_chosen[rows.target.call[inputs & chosen]] = True
