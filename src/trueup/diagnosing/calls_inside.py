@@ -24,7 +24,7 @@ def with_calls(finding: Finding, context: Context) -> Finding:
     A replay puts values in at modules; where both traces hold the calls of functions too, those tell more.
     Where they hold none, and the code of the programs says nothing, the next step is to capture them.
     """
-    if finding.stage is Stage.BACKWARD:
+    if finding.phase == "backward":
         return _of_backward(finding, context)
     of_loss = finding.phase == "loss"
     if finding.stage is not Stage.FORWARD or not (of_loss or finding.phase == "forward"):
@@ -49,9 +49,11 @@ def with_calls(finding: Finding, context: Context) -> Finding:
 
 
 def _of_backward(finding: Finding, context: Context) -> Finding:
-    """Two functions that give the same and send back something else: the forward pass shows no more."""
+    """Two functions that give the same and send back something else: the forward pass shows no more. What the
+    loss sends back is made by functions outside the model."""
     verdict = context.comparison.verdict
-    is_first = (verdict.phase, verdict.step, verdict.rank) == ("backward", finding.step, finding.rank)
+    is_first = (verdict.step, verdict.rank) == (finding.step, finding.rank)
+    is_first &= verdict.owner is None if finding.stage is Stage.FORWARD else verdict.phase == "backward"
     if any(kind.rank.is_named for kind in finding.kinds[:1]) or not (is_first and _tells_of_calls(context)):
         return finding
     return replace(finding, headline=verdict.headline)

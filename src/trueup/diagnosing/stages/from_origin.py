@@ -10,6 +10,7 @@ import numpy as np
 from trueup.comparing.attributes import apart
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.losses.calls import criteria
+from trueup.diagnosing.kinds.thresholds import COARSE_ROUNDOFF
 from trueup.diagnosing.stages.context import Context, basis_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.trainable import unreached_of
@@ -18,7 +19,7 @@ from trueup.diagnosing.stages.whose import whose
 from trueup.diagnosing.step_calls import exchanges
 from trueup.diagnosing.thresholds import FEW_INDICES
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
 from trueup.types.arrays import Floats
 from trueup.types.codes import EvidenceCode, KindReason, VerdictCode
 from trueup.types.codes import StagesCode as Stages
@@ -302,13 +303,27 @@ _WEIGHED = (KindReason.SCALED_PER_ROW, KindReason.SCALED_PER_TOKEN)
 
 
 def _is_only_of_gradient(origin: Origin, context: Context) -> bool:
-    """Whether a loss of equal inputs has its value and sends something else back: a replay charges the value
-    first where it differs too."""
+    """Whether a loss of equal inputs has its value and sends something else back. A gradient that a program
+    asks for before the loss is there (``autograd.grad`` of a part) comes first, whatever the value is."""
     if origin.stage is not Stage.LOSS or origin.phase != "backward" or context.replayed is None:
         return False
     books = (context.book(context.replayed, origin.step, origin.rank), context.pair(0, origin.rank)[1])
-    valued = all(("loss", "value") in zip(book.phase, book.slot, strict=True) for book in books)
-    return origin.basis is Basis.REPLAY and valued
+    values = [_losses(book) for book in books]
+    return origin.basis is Basis.REPLAY and bool(values[0]) and _are_alike(*values)
+
+
+def _losses(book: StepView) -> list[float]:
+    records = zip(book.phase, book.slot, strict=True)
+    norms = (book.norm(record) for record, at in enumerate(records) if at == ("loss", "value"))
+    return [norm for norm in norms if norm is not None]
+
+
+def _are_alike(values: list[float], others: list[float]) -> bool:
+    """Whether losses are the same but for rounding."""
+    if len(values) != len(others):
+        return False
+    pairs = zip(values, others, strict=True)
+    return all(abs(one - other) <= COARSE_ROUNDOFF * max(one, other) for one, other in pairs)
 
 
 _OF_ONE_SIDE = (KindReason.ACTIVATION_OF_ONE_SIDE, KindReason.STEP_LEFT_OUT)
