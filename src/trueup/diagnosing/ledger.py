@@ -13,6 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
+from trueup.diagnosing.kinds.thresholds import FLOAT32_ROUNDOFF
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.thresholds import (
     AT_TOP,
@@ -167,7 +168,8 @@ def _weighted(fqn: str, total: Floats, over: tuple[str, ...], parts: Sequence[Fl
     if rank < len(parts) or residual > SUM_EXPLAINED or float(np.ptp(counts)) <= SUM_EXPLAINED * most:
         return None
     shares = np.abs(counts) * np.linalg.norm(np.stack(parts, axis=1), axis=0) / norm
-    counts[(np.abs(counts) <= SUM_EXPLAINED * most) & (shares <= SUM_UNLIKE * residual)] = 0.0
+    left = max(SUM_UNLIKE * residual, FLOAT32_ROUNDOFF)  # nothing is left over where one of them is the sum
+    counts[(np.abs(counts) <= SUM_EXPLAINED * most) & (shares <= left)] = 0.0
     weights = tuple(float(f"{one:.2g}") for one in counts)
     return Summing(fqn=fqn, way="weighted", factor=1.0, residual=residual, over=over, weights=weights)
 
