@@ -166,6 +166,19 @@ def test_the_factor_is_named_after_what_the_run_holds() -> None:
     assert reason(FactorCode.MICROBATCHES, inverse=True, number=6) in name_kinds(evidence)[0].sentence.parts
 
 
+@pytest.mark.parametrize(("here", "elsewhere"), [(1, 2), (3, 4), (2, 8)])
+def test_a_step_of_fewer_microbatches_than_others_is_a_factor(here: int, elsewhere: int) -> None:
+    run = RunFacts(microbatches=here, microbatches_elsewhere=elsewhere)
+    wanted = reason(FactorCode.OTHER_STEPS, here=here, elsewhere=elsewhere)
+    evidence = case(X * (here / elsewhere), X, target_run=run, **GRADIENT)
+    assert name_kinds(evidence)[0].sentence.parts[0] == wanted
+    evidence = case(X * (elsewhere / here), X, target_run=run, **GRADIENT)
+    assert name_kinds(evidence)[0].sentence.parts[0].code is FactorCode.OTHER_STEPS
+    alike = RunFacts(microbatches=elsewhere, microbatches_elsewhere=elsewhere)
+    parts = name_kinds(case(X * (here / elsewhere), X, target_run=alike, **GRADIENT))[0].sentence.parts
+    assert FactorCode.OTHER_STEPS not in {part.code for part in parts}
+
+
 def test_the_ratio_of_tokens_is_a_factor() -> None:
     runs = {"target_run": RunFacts(tokens=700.0), "reference_run": RunFacts(tokens=1000.0)}
     assert name_kinds(case(0.7 * X, X, **runs))[0].sentence.parts == (reason(FactorCode.TOKENS),)

@@ -177,6 +177,14 @@ PHRASES = {
     FactorCode.WORLD_SIZE: _factor("the number of ranks, ", number=True),
     FactorCode.DATA_PARALLEL_SIZE: _factor("the data-parallel size, ", number=True),
     FactorCode.MICROBATCHES: _factor("the number of microbatches, ", number=True),
+    FactorCode.OTHER_STEPS: Phrase(
+        sentence=lambda facts: facts.fill(
+            "the {here} microbatches of this step over the {elsewhere} of other steps"
+            if not facts.get("inverse")
+            else "the {elsewhere} microbatches of other steps over the {here} of this one"
+        ),
+        samples=({"here": 1, "elsewhere": 2}, {"here": 3, "elsewhere": 4, "inverse": True}),
+    ),
     FactorCode.LOSS_SCALE: _factor("the loss scale, ", number=True),
     FactorCode.CLASSES: _factor("the number of classes, ", number=True),
     FactorCode.SIZE: _factor("the size ", number=True),

@@ -293,6 +293,8 @@ class RunFacts:
     world_size: int | None = None
     data_parallel_size: int | None = None
     microbatches: int | None = None
+    microbatches_elsewhere: int | None = None
+    """of most of the other steps"""
     loss_scale: float | None = None
     tokens: float | None = None
     rank_tokens: tuple[float, ...] = ()

@@ -38,6 +38,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         world_size=_whole(manifest.get("world_size")),
         data_parallel_size=_whole(line.get("data_parallel_size")),
         microbatches=_microbatches(line, view),
+        microbatches_elsewhere=_most_common(lines, step),
         loss_scale=_number(line.get("loss_scale")),
         tokens=_number(line.get("tokens")),
         rank_tokens=tuple(t for t in tokens if t is not None),
@@ -101,6 +102,13 @@ def _microbatches(line: ScalarLine, view: StepView | None) -> int | None:
     """A run counts those after whose backward a forward comes; a pipeline runs several forwards first."""
     counted, passes = _whole(line.get("microbatches")), 0 if view is None else len(view.passes)
     return max(counted, passes) if counted is not None and passes else counted
+
+
+def _most_common(lines: list[ScalarLine], step: int) -> int | None:
+    """Microbatches of most of the steps but this one."""
+    counted = (_whole(line.get("microbatches")) for at, line in _by_step(lines) if at != step)
+    found = Counter(one for one in counted if one)
+    return found.most_common(1)[0][0] if found else None
 
 
 def _counted(

@@ -226,6 +226,11 @@ def _usual() -> Iterator[Factor]:
 
 def _quantities(evidence: Evidence) -> Iterator[Factor]:
     target, reference = evidence.target_run, evidence.reference_run
+    here, elsewhere = target.microbatches, target.microbatches_elsewhere
+    if here and elsewhere and here != elsewhere:
+        facts = {"here": here, "elsewhere": elsewhere}
+        yield here / elsewhere, reason(FactorCode.OTHER_STEPS, **facts)
+        yield elsewhere / here, reason(FactorCode.OTHER_STEPS, inverse=True, **facts)
     for attribute, code in (
         ("world_size", FactorCode.WORLD_SIZE),
         ("data_parallel_size", FactorCode.DATA_PARALLEL_SIZE),

@@ -389,6 +389,7 @@ class FactorCode(Code):
     WORLD_SIZE = "factor.world_size"
     DATA_PARALLEL_SIZE = "factor.data_parallel_size"
     MICROBATCHES = "factor.microbatches"
+    OTHER_STEPS = "factor.microbatches_of_other_steps"
     LOSS_SCALE = "factor.loss_scale"
     NUMBER = "factor.number"
     CLASSES = "factor.classes"
