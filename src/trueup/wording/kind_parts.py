@@ -179,9 +179,9 @@ PHRASES = {
     FactorCode.MICROBATCHES: _factor("the number of microbatches, ", number=True),
     FactorCode.OTHER_STEPS: Phrase(
         sentence=lambda facts: facts.fill(
-            "the {here} microbatches of this step over the {elsewhere} of other steps"
+            "the {here:count microbatch} of this step over the {elsewhere} of other steps"
             if not facts.get("inverse")
-            else "the {elsewhere} microbatches of other steps over the {here} of this one"
+            else "the {elsewhere:count microbatch} of other steps over the {here} of this one"
         ),
         samples=({"here": 1, "elsewhere": 2}, {"here": 3, "elsewhere": 4, "inverse": True}),
     ),
