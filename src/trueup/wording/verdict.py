@@ -167,6 +167,7 @@ _AT = {"phase": "forward", "slot": "output.0", "module": "layers.2.attn", "step"
 _OF_THE_LOSS = {
     "labels": "other labels",
     "mask": "another mask",
+    "factors": "other factors of its positions (advantages, weights)",
     "targets": "other targets (soft labels, values to predict)",
     "weight": "other weights (weight)",
     "pos_weight": "other weights (pos_weight)",

@@ -9,7 +9,8 @@ class VerdictCode(Code):
     # the runs differ
     DATA_DIFFERS = "verdict.data_differs"
     LOSS_INPUT_DIFFERS = "verdict.loss_input_differs"
-    """``name``: labels, mask, targets, weight or pos_weight, as a record of the loss is called"""
+    """``name``: labels, mask, targets, weight or pos_weight, as a record of the loss is called; factors: what
+    multiplies it at each position and is no mask"""
     ARGUMENT_DIFFERS = "verdict.argument_differs"
     INPUT_OF_ONE_SIDE = "verdict.input_of_one_side"
     BUFFER_DIFFERS = "verdict.buffer_differs"
