@@ -246,8 +246,9 @@ def operand_scale(rows: StepRows, metrics: Metrics) -> Floats:
     softmax), carries the rounding of its operands. Their size: forward outputs, rms of the largest floating
     input of the same call times sqrt(numel), for a product of two activations rms_a rms_b length; input
     gradients, the same from the output gradients; of a sum of n elements for each of m, whose terms may
-    cancel, sqrt(n) rms for each, which is ||x|| for all m; a weight's gradient g^T x summed over rows, ||g|| ||x|| /
-    sqrt(rows); a bias's or norm weight's, ||g||; of the gradient of what several calls are given, the largest
+    cancel, sqrt(n) rms for each, which is ||x|| for all m; a weight's gradient g^T x summed over rows,
+    ||g|| ||x|| / sqrt(rows); a bias's or norm weight's, ||g||; of the gradient of what several calls are
+    given, the largest
     that one of them sends back. A loss of one microbatch, and what its backward gives at a
     place, the largest of the step's: they are sums of terms of one size, add up, and where one is far smaller
     (of a policy, whose advantages sum to 0) its terms cancel.

@@ -28,7 +28,16 @@ from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.other_arguments import headline_of
 from trueup.comparing.precision_gap import GapOf, PrecisionGap
 from trueup.comparing.record_row import JudgedRow
-from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, later_loss, number
+from trueup.comparing.scalars import (
+    DECISIVE,
+    NORM,
+    RATE,
+    ScalarPair,
+    batches_again,
+    later_batches,
+    later_loss,
+    number,
+)
 from trueup.comparing.thresholds import (
     DOUBT_AFTER_EQUAL,
     NO_DOUBT,
@@ -345,7 +354,7 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     if ledger.not_bracketed:
         return _undecided(ledger, runs)
     if (later := later_loss(scalars, ledger.limits, equal=_num_equal(ledger) == ledger.compared)) is not None:
-        return _loss_differs_later(later, ledger, runs)
+        return _loss_differs_later(later, ledger, scalars, runs)
     both, one_sided = unpaired_by_side(unseen(ledger.counts), ledger.counts, ledger.one_sided)
     if both:
         return _not_compared(ledger, both, runs.captured)
@@ -835,16 +844,26 @@ def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
     )
 
 
-def _loss_differs_later(pair: ScalarPair, ledger: Ledger, runs: RunPair) -> Verdict:
-    """The captured steps agree, and do not contain what makes the losses differ: another optimizer's turn,
-    or what a few updates add up to."""
+def _loss_differs_later(
+    pair: ScalarPair, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair
+) -> Verdict:
+    """The captured steps agree, and do not contain what makes the losses differ: another batch, another
+    optimizer's turn, or what a few updates add up to."""
+    apart = later_batches(scalars, pair.step)
+    again = batches_again(scalars, apart)
+    code = VerdictCode.LATER_BATCH_DIFFERS if apart else VerdictCode.LOSS_DIFFERS_LATER
+    evidence = [scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair])]
+    if apart:
+        evidence.append(scalar_reason(EvidenceCode.SETTING_DIFFERS, apart))
+    if again is not None:
+        evidence.insert(0, reason(EvidenceCode.BATCH_AGAIN, step=pair.step, side=again[0], of=again[1]))
     return Verdict(
         outcome=Outcome.DIFFER,
-        headline=reason(VerdictCode.LOSS_DIFFERS_LATER, step=pair.step),
+        headline=reason(code, step=pair.step),
         step=pair.step,
         phase="loss",
         confidence=in_words(Word.CERTAIN),
-        evidence=(scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair]),),
+        evidence=tuple(evidence),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=reason(NextCode.CAPTURE_STEPS, before=pair.step - 1, step=pair.step, command=runs.command),
     )

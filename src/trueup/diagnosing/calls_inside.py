@@ -62,7 +62,7 @@ def _led_by_calls(finding: Finding, other: Reason | None, context: Context) -> F
         return replace(finding, headline=verdict.headline)
     given = given_another(verdict)
     place = (verdict.where or "").replace(" · ", ", ")
-    is_here = finding.site == verdict.where or bool(place) and (finding.site or "").endswith(f" {place}")
+    is_here = finding.site == verdict.where or (bool(place) and (finding.site or "").endswith(f" {place}"))
     if given is not None and verdict.step == finding.step and is_here and first is None:
         return replace(finding, headline=given)
     return finding

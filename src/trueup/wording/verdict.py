@@ -397,6 +397,9 @@ PHRASES = {
     Is.LOSS_DIFFERS_LATER: _headline(
         "The captured steps agree; the loss differs from step {step}", {"step": 4}
     ),
+    Is.LATER_BATCH_DIFFERS: _headline(
+        "The captured steps agree; step {step}, which was not captured, has another batch", {"step": 4}
+    ),
     Is.GRADIENT_NORM_DIFFERS: _headline(
         "Gradient norm differs in step {step}, but the recorded tensors agree", {"step": 0}
     ),

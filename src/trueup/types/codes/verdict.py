@@ -65,6 +65,7 @@ class VerdictCode(Code):
     PARAMETERS_OF_ONE = "verdict.parameters_of_one"
     """``num`` parameters, first ``parameter``, that ``side`` alone has"""
     LOSS_DIFFERS_LATER = "verdict.loss_differs_later"
+    LATER_BATCH_DIFFERS = "verdict.later_batch_differs"
     GRADIENT_NORM_DIFFERS = "verdict.gradient_norm_differs"
     SETTINGS_DIFFER = "verdict.settings_differ"
     OPTIMIZER_SETTING_DIFFERS = "verdict.optimizer_setting_differs"
