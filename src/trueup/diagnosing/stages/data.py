@@ -919,8 +919,8 @@ def _inputs_apart(target: StepBatch, reference: StepBatch, context: Context) -> 
         )
         known = relation is not None or _are_the_same_samples(books, (place, slot))
         coarser = _made_in_another_dtype(books, (place, slot), context)
-        in_dtypes = () if coarser or relation is not None else _in_dtypes(books, rows, (place, slot))
-        evidence = (relation or digests, *coarser, *in_dtypes)
+        in_dtypes = _in_dtypes(books, rows, (place, slot))
+        evidence = (relation, *coarser) if relation is not None else (digests, *(coarser or in_dtypes))
         found = _input_finding(target.book, slot, relation, evidence, is_kept=kept, same_samples=known)
         if coarser:
             causes = (Reason(CauseCode.COARSER_ON_ONE_SIDE),)
@@ -1034,11 +1034,9 @@ def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> 
 
 def _lost_in(held: Sequence[tuple[str, Array] | None], values: Sequence[Floats | None]) -> Reason | None:
     """What is lost of whole numbers where one run gives them in integers, the other in half precision."""
-    for (one, own), (other, whole) in (
-        zip(held, values, strict=True),
-        zip(held[::-1], values[::-1], strict=True),
-    ):
-        if None in (one, other) or own is None or whole is None or one[0] not in _HALF:
+    for at in (0, 1):
+        one, other, own, whole = held[at], held[1 - at], values[at], values[1 - at]
+        if one is None or other is None or own is None or whole is None or one[0] not in _HALF:
             continue
         if DTYPES[other[0]].kind in ("int", "uint"):
             facts = lost_whole_numbers(own, whole, one[0])
