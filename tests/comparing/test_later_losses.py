@@ -13,7 +13,8 @@ from torch import nn  # noqa: E402
 
 import trueup  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
-from trueup.types.codes import NextCode, VerdictCode  # noqa: E402
+from trueup.comparing.scalars import ScalarPair, batches_again, later_batches  # noqa: E402
+from trueup.types.codes import EvidenceCode, NextCode, VerdictCode  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 
@@ -72,3 +73,61 @@ def test_after_equal_bits_less_is_a_difference(tmp_path: Path, times: float, dif
     reference = changed_in_the_third(tmp_path / "reference", 1.0)
     verdict = compare(changed_in_the_third(tmp_path / "target", times), reference).verdict
     assert (verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER) is differs
+
+
+# -- batches of steps that were not captured -----------------------------
+
+
+def read_in_order(folder: Path, order: str, times: float = 1.0) -> Path:
+    """Batches by their letters, of which the first two steps are captured; the third loss is multiplied."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 6)
+    updater = torch.optim.SGD(model.parameters(), 0.1)
+    batches = {letter: torch.randn(4, 6) for letter in "abcd"}
+    with trueup.Tracer(folder, level="L0", steps="0-1"):
+        for step, letter in enumerate(order):
+            updater.zero_grad()
+            loss = model(batches[letter]).square().mean()
+            (loss * times if step == 2 else loss).backward()
+            updater.step()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("order", "again"), [("aba", ("target", 0)), ("abb", ("target", 1)), ("abd", None), ("abc", None)]
+)
+def test_a_later_loss_of_another_batch(order: str, again: tuple[str, int] | None, tmp_path: Path) -> None:
+    reference = read_in_order(tmp_path / "reference", "abc")
+    same = order == "abc"  # the twin: the loss alone differs
+    verdict = compare(read_in_order(tmp_path / "target", order, 1.1 if same else 1.0), reference).verdict
+    code = VerdictCode.LOSS_DIFFERS_LATER if same else VerdictCode.LATER_BATCH_DIFFERS
+    assert (verdict.headline.code, verdict.step) == (code, 2)
+    said = [one for one in verdict.evidence if one.code is EvidenceCode.BATCH_AGAIN]
+    assert [(one.place("side"), one.number("of")) for one in said] == ([again] if again else [])
+
+
+def digests(target: str, reference: str, rank: int = 0) -> list[ScalarPair]:
+    pairs = enumerate(zip(target, reference, strict=True))
+    return [
+        ScalarPair(rank=rank, step=at, name="batch_digest", target=a, reference=b, beyond=a != b)
+        for at, (a, b) in pairs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scalars", "ranks", "again"),
+    [
+        (digests("aba", "abc"), [0], ("target", 0)),
+        (digests("abc", "abb"), [0], ("reference", 1)),
+        (digests("aba", "abb"), [0], None),  # each its own
+        (digests("xya", "abc"), [], None),  # another dtype of inputs, from the first step on
+        (digests("a", "b") * 2, [], None),
+        (digests("abc", "abc") + digests("abx", "aby", rank=1)[2:], [1], None),
+    ],
+)
+def test_batches_are_others_after_equal_ones(
+    scalars: list[ScalarPair], ranks: list[int], again: tuple[str, int] | None
+) -> None:
+    apart = later_batches(scalars, 2)
+    assert [one.rank for one in apart] == ranks
+    assert batches_again(scalars, apart) == again

@@ -13,10 +13,11 @@ pytestmark = pytest.mark.torch
 from torch import Tensor, nn  # noqa: E402
 
 import trueup  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.stages.loss_factors import hides_otherwise  # noqa: E402
 from trueup.types.codes import BatchCode as Batches  # noqa: E402
-from trueup.types.codes import Code  # noqa: E402
+from trueup.types.codes import Code, VerdictCode  # noqa: E402
 from trueup.types.finding import Finding, Stage  # noqa: E402
 
 ONES = np.array([1.0, 1.0, 0.0, 1.0])
@@ -96,3 +97,10 @@ def test_a_multiple_is_told_as_one(tmp_path: Path) -> None:
 
 def test_rounding_of_advantages_is_nothing(tmp_path: Path) -> None:
     assert first(tmp_path, "rounding") is None
+
+
+@pytest.mark.parametrize(("change", "name"), [("padding", "factors"), ("mask", "mask")])
+def test_compare_calls_no_advantages_a_mask(change: str, name: str, tmp_path: Path) -> None:
+    target, reference = trained(tmp_path / "target", change), trained(tmp_path / "reference")
+    headline = compare(target, reference).verdict.headline
+    assert (headline.code, headline.place("name")) == (VerdictCode.LOSS_INPUT_DIFFERS, name)

@@ -29,7 +29,8 @@ from trueup.comparing.metrics import SKETCH
 from trueup.comparing.precision_gap import GapOf, PrecisionGap, casts_of, computing, gap_from, names_of
 from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import COARSER, FINER, FLOAT32, LOSS_ROUNDINGS
-from trueup.numerics.dtypes import DTYPES, rounded_to, unit_roundoffs
+from trueup.numerics.dtypes import DTYPES, unit_roundoffs
+from trueup.numerics.whole_numbers import lost_whole_numbers
 from trueup.store import TraceSource
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
@@ -83,17 +84,12 @@ def gap_of_whole_numbers(judged: JudgedStep, sides: tuple[TraceSource, TraceSour
     values = [values_of(h, first, side, *at) for h, side, at in zip(halves, sides, judged.at, strict=True)]
     coarse = int(DTYPES[dtypes[1]].eps > DTYPES[dtypes[0]].eps)
     rounded, whole = values[coarse], values[1 - coarse]
-    if rounded is None or whole is None or rounded.shape != whole.shape:
+    if rounded is None or whole is None:
         return None
-    if not ((whole == np.round(whole)) & (whole >= 0)).all():  # a mask of -10,000 is no place
+    facts = lost_whole_numbers(rounded, whole, dtypes[coarse])
+    if facts is None:
         return None
-    if not (rounded == rounded_to(whole, dtypes[coarse])).all():
-        return None
-    other = np.flatnonzero((rounded != whole).ravel())
-    if not other.size:
-        return None
-    facts = {"number": float(whole.ravel()[other[0]]), "becomes": float(rounded.ravel()[other[0]])}
-    lost = reason(EvidenceCode.WHOLE_ROUNDED, dtype=dtypes[coarse], num=len(other), total=whole.size, **facts)
+    lost = reason(EvidenceCode.WHOLE_ROUNDED, dtype=dtypes[coarse], **facts)
     return replace(gap_from(judged, first, *dtypes, of=GapOf.RESULT, grounds=(lost,)), beyond=None)
 
 

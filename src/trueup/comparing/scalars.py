@@ -31,6 +31,9 @@ Value = object
 """of a scalar: a number, text, or a list of them, as the program gave it"""
 
 
+BATCH = "batch_digest"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarPair:
     """One scalar of one step and rank on both sides."""
@@ -82,7 +85,7 @@ def compare_scalars(
 
 
 def _pairs(line: Mapping[str, object], other: Mapping[str, object]) -> list[tuple[str, Value, Value]]:
-    pairs = [("batch_digest", line.get("batch_digest"), other.get("batch_digest"))]
+    pairs = [(BATCH, line.get(BATCH), other.get(BATCH))]
     for name in (*MEASURED, *_EXACT):
         target, reference = line.get(name), other.get(name)
         if isinstance(target, list) and isinstance(reference, list):
@@ -143,6 +146,29 @@ def other_loss(scalars: Sequence[ScalarPair], captured: Container[int]) -> Scala
     losses = sorted((one for one in scalars if one.name == "loss"), key=lambda one: (one.step, one.rank))
     first = next((one for one in losses if one.abs_diff != 0.0), None)
     return None if first is None or first.step in captured else first
+
+
+def later_batches(scalars: Sequence[ScalarPair], step: int) -> list[ScalarPair]:
+    """Digests of the batches of a step that differ, one a rank, where every rank has one batch in both runs
+    in all earlier steps: then both make the same of a batch, and this is another. Of ranks but the first,
+    ``scalars`` hold what differs."""
+    digests = [one for one in scalars if one.name == BATCH]
+    before = [one for one in digests if one.step < step]
+    if not before or any(one.beyond for one in before):
+        return []
+    return [one for one in digests if one.step == step and one.beyond]
+
+
+def batches_again(scalars: Sequence[ScalarPair], apart: Sequence[ScalarPair]) -> tuple[str, int] | None:
+    """The side alone whose batch of a step is its own of an earlier one, where both runs had the same, and
+    that step; by the first of the ranks, of which every step is held."""
+    one = next((one for one in apart if one.rank == min(pair.rank for pair in scalars)), None)
+    if one is None:
+        return None
+    same = [pair for pair in scalars if pair.name == BATCH and pair.rank == one.rank and pair.step < one.step]
+    held = {"target": one.target, "reference": one.reference}
+    found = [(side, pair.step) for side, digest in held.items() for pair in same if pair.target == digest]
+    return found[-1] if len({side for side, _ in found}) == 1 else None
 
 
 def number(value: Value) -> float | str:

@@ -63,6 +63,8 @@ from trueup.types.trace import Manifest
 
 PRODUCTS = ("matmul", "bmm", "baddbmm", "rmatmul")
 """Functions that multiply two activations."""
+SUMS = ("sum", "nansum")
+"""Functions that add up elements of what they are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +245,10 @@ def operand_scale(rows: StepRows, metrics: Metrics) -> Floats:
     A difference such as x - mean(x), a gradient that is exactly 0 in exact arithmetic (a key bias under
     softmax), carries the rounding of its operands. Their size: forward outputs, rms of the largest floating
     input of the same call times sqrt(numel), for a product of two activations rms_a rms_b length; input
-    gradients, the same from the output gradients; a weight's gradient g^T x summed over rows, ||g|| ||x|| /
-    sqrt(rows); a bias's or norm weight's, ||g||; of the gradient of what several calls are given, the largest
+    gradients, the same from the output gradients; of a sum of n elements for each of m, whose terms may
+    cancel, sqrt(n) rms for each, which is ||x|| for all m; a weight's gradient g^T x summed over rows,
+    ||g|| ||x|| / sqrt(rows); a bias's or norm weight's, ||g||; of the gradient of what several calls are
+    given, the largest
     that one of them sends back. A loss of one microbatch, and what its backward gives at a
     place, the largest of the step's: they are sums of terms of one size, add up, and where one is far smaller
     (of a policy, whose advantages sum to 0) its terms cancel.
@@ -261,10 +265,20 @@ def operand_scale(rows: StepRows, metrics: Metrics) -> Floats:
     for into, out in ((forward & inputs, forward & outputs), (backward & outputs, backward & inputs)):
         operand = _largest_by_call(reference, into & floating, rms)
         scale = np.where(out, np.maximum(scale, operand[reference.call] * size), scale)
+    scale = np.maximum(scale, _of_sums(rows, norm, floating))
     scale = np.maximum(scale, _of_microbatches(rows, norm))
     scale = np.maximum(scale, _product_scale(rows, rms, floating) * size)
     scale = np.maximum(scale, _summed_gradients(rows, norm, floating))
     return np.asarray(np.maximum(scale, _gradient_scale(rows, norm, floating)))
+
+
+def _of_sums(rows: StepRows, norm: Floats, floating: Bools) -> Floats:
+    """For what a function adds up, ||x|| of what it is given; else 0. Each of n terms of size s carries a
+    rounding of s u of its own, and their sum sqrt(n) s u, though it be near 0."""
+    named = np.array([w.rsplit(".", 1)[-1] in SUMS for w in rows.match.words.name] + [False])
+    sums = rows.kind_is("api") & named[rows.of_call("name")] & rows.phase_is("forward")
+    given = _largest_by_call(rows.reference, sums & floating & rows.slot_starts("input"), norm)
+    return np.where(sums & rows.slot_starts("output"), given[rows.reference.call], 0.0)
 
 
 def _summed_gradients(rows: StepRows, norm: Floats, floating: Bools) -> Floats:

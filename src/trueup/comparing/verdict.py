@@ -27,7 +27,17 @@ from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.other_arguments import headline_of
 from trueup.comparing.precision_gap import GapOf, PrecisionGap
-from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, later_loss, number
+from trueup.comparing.record_row import JudgedRow
+from trueup.comparing.scalars import (
+    DECISIVE,
+    NORM,
+    RATE,
+    ScalarPair,
+    batches_again,
+    later_batches,
+    later_loss,
+    number,
+)
 from trueup.comparing.thresholds import (
     DOUBT_AFTER_EQUAL,
     NO_DOUBT,
@@ -39,6 +49,7 @@ from trueup.comparing.ties import TieApart
 from trueup.comparing.updated_copies import UpdatedCopies
 from trueup.matching.thresholds import SURE
 from trueup.numerics.dtypes import unit_roundoffs
+from trueup.store.same_rows import MASK
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode, WeightsCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
 from trueup.types.reason import Number, Place, Reason, reason
@@ -50,6 +61,8 @@ COARSE = ("statistics", "none")
 
 _SHOWN = 4
 """buffers that a verdict lists"""
+FACTORS = "factors"
+"""what a verdict calls numbers with a sign that multiply the loss at each position"""
 NORM_SITE = "gradient norm"
 """the place of a verdict over the norm of all gradients"""
 
@@ -341,7 +354,7 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     if ledger.not_bracketed:
         return _undecided(ledger, runs)
     if (later := later_loss(scalars, ledger.limits, equal=_num_equal(ledger) == ledger.compared)) is not None:
-        return _loss_differs_later(later, ledger, runs)
+        return _loss_differs_later(later, ledger, scalars, runs)
     both, one_sided = unpaired_by_side(unseen(ledger.counts), ledger.counts, ledger.one_sided)
     if both:
         return _not_compared(ledger, both, runs.captured)
@@ -537,7 +550,7 @@ def _headline(first: First) -> Reason:
         beside = {"others": others} if others else {}
         return reason(VerdictCode.DATA_DIFFERS, step=first.step, name=name, **beside)
     if first.row.phase == "loss" and first.row.slot != "value":
-        return reason(VerdictCode.LOSS_INPUT_DIFFERS, name=first.row.slot.partition(".")[0], step=first.step)
+        return reason(VerdictCode.LOSS_INPUT_DIFFERS, name=_named(first.row), step=first.step)
     if first.unpaired_inputs:
         return reason(VerdictCode.INPUT_OF_ONE_SIDE, **dict(first.unpaired_inputs[0].places))
     if first.argument is not None:
@@ -555,6 +568,15 @@ def _headline(first: First) -> Reason:
     if counted is not None and 0 in (counted.target, counted.reference):
         return _at_place(VerdictCode.NOT_FINITE, first, what=counted.what, side=counted.side)
     return _at_place(VerdictCode.FIRST_DIVERGENCE, first)
+
+
+def _named(row: JudgedRow) -> str:
+    """What a record of the loss is: what multiplies it is no mask where one side has a sign, which hides
+    nothing."""
+    name = row.slot.partition(".")[0]
+    lowest = [row.columns.get(f"{side}_minimum") for side in ("target", "reference")]
+    signed = any(isinstance(one, (int, float)) and one < 0 for one in lowest)
+    return FACTORS if name == MASK and signed else name
 
 
 def _common_factor(first: First) -> float | None:
@@ -822,16 +844,26 @@ def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
     )
 
 
-def _loss_differs_later(pair: ScalarPair, ledger: Ledger, runs: RunPair) -> Verdict:
-    """The captured steps agree, and do not contain what makes the losses differ: another optimizer's turn,
-    or what a few updates add up to."""
+def _loss_differs_later(
+    pair: ScalarPair, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair
+) -> Verdict:
+    """The captured steps agree, and do not contain what makes the losses differ: another batch, another
+    optimizer's turn, or what a few updates add up to."""
+    apart = later_batches(scalars, pair.step)
+    again = batches_again(scalars, apart)
+    code = VerdictCode.LATER_BATCH_DIFFERS if apart else VerdictCode.LOSS_DIFFERS_LATER
+    evidence = [scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair])]
+    if apart:
+        evidence.append(scalar_reason(EvidenceCode.SETTING_DIFFERS, apart))
+    if again is not None:
+        evidence.insert(0, reason(EvidenceCode.BATCH_AGAIN, step=pair.step, side=again[0], of=again[1]))
     return Verdict(
         outcome=Outcome.DIFFER,
-        headline=reason(VerdictCode.LOSS_DIFFERS_LATER, step=pair.step),
+        headline=reason(code, step=pair.step),
         step=pair.step,
         phase="loss",
         confidence=in_words(Word.CERTAIN),
-        evidence=(scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair]),),
+        evidence=tuple(evidence),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=reason(NextCode.CAPTURE_STEPS, before=pair.step - 1, step=pair.step, command=runs.command),
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 import polars as pl
 
 from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.forward import given_another
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import KindReason
@@ -72,6 +73,11 @@ def _led_by_calls(finding: Finding, other: Reason | None, context: Context) -> F
     is_here = _tells_of_calls(context) and verdict.where == finding.site
     if is_here and (first is None or first.rank is not EvidenceRank.STATED):
         return replace(finding, headline=verdict.headline)
+    given = given_another(verdict)
+    place = (verdict.where or "").replace(" · ", ", ")
+    is_here = finding.site == verdict.where or (bool(place) and (finding.site or "").endswith(f" {place}"))
+    if given is not None and verdict.step == finding.step and is_here and first is None:
+        return replace(finding, headline=given)
     return finding
 
 

@@ -552,7 +552,8 @@ def _later(context: Context) -> tuple[Finding, ...]:
         begins = next(outside, far[0])
         return (other_model_evaluated(context) or finding_from_origin(begins, context),)
     verdict = context.comparison.verdict
-    return (_of_later_loss(verdict),) if verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER else ()
+    is_later = verdict.headline.has(VerdictCode.LOSS_DIFFERS_LATER, VerdictCode.LATER_BATCH_DIFFERS)
+    return (_of_later_loss(verdict),) if is_later else ()
 
 
 def _is_outside(origin: Origin) -> bool:
@@ -562,13 +563,14 @@ def _is_outside(origin: Origin) -> bool:
 
 
 def _of_later_loss(verdict: Verdict) -> Finding:
-    """The first loss that differs, of a step that was not captured."""
+    """The first loss that differs, of a step that was not captured, or the batch that it is made of."""
+    of_batch = verdict.headline.has(VerdictCode.LATER_BATCH_DIFFERS)
     return Finding(
-        stage=Stage.LOSS,
+        stage=Stage.DATA if of_batch else Stage.LOSS,
         headline=verdict.headline,
         module=None,
-        site=f"loss of step {verdict.step}",
-        phase="loss",
+        site=f"{'batch' if of_batch else 'loss'} of step {verdict.step}",
+        phase="forward" if of_batch else "loss",
         step=verdict.step,
         rank=verdict.rank,
         basis=Basis.RECORDED,

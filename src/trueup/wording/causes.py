@@ -52,7 +52,7 @@ _CAUSES = {
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",
     CauseCode.MASK_MULTIPLIED: "attention weights multiplied by a mask",
     CauseCode.OTHER_DIM: "another dim given to the softmax",
-    CauseCode.LABELS_COUNTED: "labels masked in one run and counted in the loss of the other",
+    CauseCode.LABELS_COUNTED: "labels or padding masked in one run and counted in the loss of the other",
     CauseCode.LOSS_DIVIDED: "a loss divided (or not divided) by the number of microbatches, ranks or tokens",
     CauseCode.LOGISTIC_SCALE: "the scale of a preference loss (beta), its label smoothing, or a loss "
     "multiplied behind its value",

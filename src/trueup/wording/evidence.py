@@ -225,6 +225,10 @@ PHRASES = {
             {"name": "microbatches", "step": 0, "ranks": ("1", "2"), "target": 4, "reference": 2},
         ),
     ),
+    Is.BATCH_AGAIN: Phrase(
+        sentence="the {side} alone is given the batch of step {of} again in step {step}",
+        samples=({"side": "target", "of": 0, "step": 4},),
+    ),
     Is.OPTIMIZER_SETTING_DIFFERS: Phrase(
         sentence=lambda facts: facts.fill(
             "{what}: {target} (target), {reference} (reference), of {num:count parameter}",

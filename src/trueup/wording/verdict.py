@@ -167,6 +167,7 @@ _AT = {"phase": "forward", "slot": "output.0", "module": "layers.2.attn", "step"
 _OF_THE_LOSS = {
     "labels": "other labels",
     "mask": "another mask",
+    "factors": "other factors of its positions (advantages, weights)",
     "targets": "other targets (soft labels, values to predict)",
     "weight": "other weights (weight)",
     "pos_weight": "other weights (pos_weight)",
@@ -395,6 +396,9 @@ PHRASES = {
     ),
     Is.LOSS_DIFFERS_LATER: _headline(
         "The captured steps agree; the loss differs from step {step}", {"step": 4}
+    ),
+    Is.LATER_BATCH_DIFFERS: _headline(
+        "The captured steps agree; step {step}, which was not captured, has another batch", {"step": 4}
     ),
     Is.GRADIENT_NORM_DIFFERS: _headline(
         "Gradient norm differs in step {step}, but the recorded tensors agree", {"step": 0}

@@ -46,6 +46,7 @@ from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.whole_numbers import lost_whole_numbers
 from trueup.store import StepView, TraceSource
 from trueup.store.given import root_inputs, whole_numbers
 from trueup.store.same_rows import MASK, POSITION, RowSpan, num_rows, row_keys, spans_of, width_of
@@ -918,13 +919,26 @@ def _inputs_apart(target: StepBatch, reference: StepBatch, context: Context) -> 
         )
         known = relation is not None or _are_the_same_samples(books, (place, slot))
         coarser = _made_in_another_dtype(books, (place, slot), context)
-        evidence = (relation or digests, *coarser)
+        in_dtypes = _in_dtypes(books, rows, (place, slot))
+        evidence = (relation, *coarser) if relation is not None else (digests, *(coarser or in_dtypes))
         found = _input_finding(target.book, slot, relation, evidence, is_kept=kept, same_samples=known)
         if coarser:
             causes = (Reason(CauseCode.COARSER_ON_ONE_SIDE),)
             found = replace(found, causes=causes, kinds=(replace(found.kinds[0], causes=causes),))
         findings.append(found)
     return findings
+
+
+def _in_dtypes(
+    books: tuple[StepView, StepView],
+    rows: Sequence[Mapping[tuple[str, str], int]],
+    place: tuple[str, str],
+) -> tuple[Reason, ...]:
+    """The dtypes that an input of the model has, where they are not the same."""
+    target, reference = (str(book.dtype(of[place])) for book, of in zip(books, rows, strict=True))
+    if target == reference:
+        return ()
+    return (reason(EvidenceCode.DTYPES_DIFFER, site=place[1], target=target, reference=reference),)
 
 
 def _made_in_another_dtype(
@@ -1009,11 +1023,28 @@ def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> 
     ]
     held = [book.raw(row) for book, row in zip(books, rows, strict=True)]
     values = [book.value(row) for book, row in zip(books, rows, strict=True)]
+    if (lost := _lost_in(held, values)) is not None:
+        return lost
     if any(one is None or DTYPES[one[0]].kind != "float" for one in held):
         return None
     rounding = max(DTYPES[one[0]].eps for one in held if one is not None)
     own, other = values
     return None if own is None or other is None else value_relation(own, other, rounding)
+
+
+def _lost_in(held: Sequence[tuple[str, Array] | None], values: Sequence[Floats | None]) -> Reason | None:
+    """What is lost of whole numbers where one run gives them in integers, the other in half precision."""
+    for at in (0, 1):
+        one, other, own, whole = held[at], held[1 - at], values[at], values[1 - at]
+        if one is None or other is None or own is None or whole is None or one[0] not in _HALF:
+            continue
+        if DTYPES[other[0]].kind in ("int", "uint"):
+            facts = lost_whole_numbers(own, whole, one[0])
+            return None if facts is None else reason(EvidenceCode.WHOLE_ROUNDED, dtype=one[0], **facts)
+    return None
+
+
+_HALF = ("bfloat16", "float16")
 
 
 # In one piece: one branch a relation, for the headline and then for the causes.
@@ -1035,7 +1066,7 @@ def _input_finding(
         headline = reason(
             Stages.INPUT_SCALED, name=name, by_channel=relation.code is Batches.SCALED_BY_CHANNEL
         )
-    if relation is not None and relation.code is Batches.ROUNDED:
+    if relation is not None and relation.code in (Batches.ROUNDED, EvidenceCode.WHOLE_ROUNDED):
         headline = reason(Stages.INPUT_ROUNDED, name=name)
     if relation is not None and relation.code is Batches.LIMITED:
         headline = reason(Stages.INPUT_LIMITED, name=name)
@@ -1047,6 +1078,8 @@ def _input_finding(
         known = (Reason(CauseCode.PREPROCESSING),)
     if relation is not None and relation.code is Batches.ROUNDED:
         known = (Reason(CauseCode.COARSER_ON_ONE_SIDE), Reason(CauseCode.OTHER_ORDER_OR_KERNEL))
+    if relation is not None and relation.code is EvidenceCode.WHOLE_ROUNDED:
+        known = (Reason(CauseCode.COARSER_ON_ONE_SIDE),)
     if relation is not None and relation.code is Batches.LIMITED:
         known = (Reason(CauseCode.BOUND_OF_OTHER_NUMBERS),)
     if relation is not None and relation.code is Batches.ONE_FOR_EACH_SAMPLE:

@@ -386,7 +386,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return reason(Stages.INSIDE_ONLY)
     if context.explained_by_dtype(origin):
         return reason(Stages.OTHER_DTYPE)
-    if _is_of_the_forward(origin, context) or _is_returned_by_another(origin, context):
+    elsewhere = (_is_of_the_forward, _is_returned_by_another, _is_given_to_others)
+    if any(is_explained(origin, context) for is_explained in elsewhere):
         return reason(Stages.FOLLOWS, stage=Stage.FORWARD.value)
     before = _backward_before(origin, context)
     if before is not None:
@@ -459,6 +460,26 @@ def _is_of_the_forward(origin: Origin, context: Context) -> bool:
         return False
     evidence = None if context.evidence_of is None else context.evidence_of(origin)
     return evidence is not None and other_use(evidence) is not None
+
+
+def _is_given_to_others(origin: Origin, context: Context) -> bool:
+    """Whether the module makes what a call is given in one run and not in the other, by the comparison: it is
+    used by other calls then, so that what is sent back to it is a sum of other gradients. A replay puts in
+    what modules are given, and no such use."""
+    given, verdict = given_another(context.comparison.verdict), context.comparison.verdict
+    forward = context.outcome_of(Stage.FORWARD)
+    if given is None or forward is None or origin.phase not in _OF_BACKWARD or not origin.module:
+        return False
+    if verdict.step != origin.step or all(one.step != origin.step for one in forward.findings):
+        return False
+    makers = [str(given.place(side)).partition("[")[0] for side in ("target", "reference")]
+    return any(origin.module == one or origin.module.startswith(_inside(one)) for one in makers)
+
+
+def given_another(verdict: Verdict) -> Reason | None:
+    """That a call is given another result, where the verdict is led by it."""
+    headlines = (verdict.headline, *verdict.headline.parts)
+    return next((one for one in headlines if one.code is VerdictCode.GIVEN_ANOTHER), None)
 
 
 def _is_returned_by_another(origin: Origin, context: Context) -> bool:

@@ -58,7 +58,7 @@ def factor_findings(context: Context) -> tuple[Finding, ...]:
         apart = np.flatnonzero(target != reference)
         at = int(apart[np.argmax(np.abs(target - reference)[apart])])
         numbers = {"num": len(apart), "total": target.size, "at": at}
-        sides = {"target": float(target[at]), "reference": float(reference[at])}
+        sides = {"target": float(target[at]) + 0.0, "reference": float(reference[at]) + 0.0}
         factors = reason(Batches.FACTORS, **numbers, **sides)
         finding = finding_from_origin(origin, context)
         by_rank = _normalised_by_rank(origin.slot.partition(".")[0], context)

@@ -67,6 +67,8 @@ class EvidenceCode(Code):
     NORMS = "evidence.norms"
     EXTREMES = "evidence.extremes"
     SCALAR_DIFFERS = "evidence.scalar_differs"
+    BATCH_AGAIN = "evidence.batch_again"
+    """the batches of ``step`` are those of its step ``of`` in ``side`` alone"""
     # why it is an origin, or is not
     INPUTS_BIT_IDENTICAL = "evidence.inputs_bit_identical"
     INPUTS_AGREE = "evidence.inputs_agree"

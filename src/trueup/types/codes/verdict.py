@@ -9,7 +9,8 @@ class VerdictCode(Code):
     # the runs differ
     DATA_DIFFERS = "verdict.data_differs"
     LOSS_INPUT_DIFFERS = "verdict.loss_input_differs"
-    """``name``: labels, mask, targets, weight or pos_weight, as a record of the loss is called"""
+    """``name``: labels, mask, targets, weight or pos_weight, as a record of the loss is called; factors: what
+    multiplies it at each position and is no mask"""
     ARGUMENT_DIFFERS = "verdict.argument_differs"
     INPUT_OF_ONE_SIDE = "verdict.input_of_one_side"
     BUFFER_DIFFERS = "verdict.buffer_differs"
@@ -64,6 +65,7 @@ class VerdictCode(Code):
     PARAMETERS_OF_ONE = "verdict.parameters_of_one"
     """``num`` parameters, first ``parameter``, that ``side`` alone has"""
     LOSS_DIFFERS_LATER = "verdict.loss_differs_later"
+    LATER_BATCH_DIFFERS = "verdict.later_batch_differs"
     GRADIENT_NORM_DIFFERS = "verdict.gradient_norm_differs"
     SETTINGS_DIFFER = "verdict.settings_differ"
     OPTIMIZER_SETTING_DIFFERS = "verdict.optimizer_setting_differs"
