@@ -65,9 +65,12 @@ def from_compare(document: dict[str, Any], *, seconds: float | None) -> Answer:
 
 
 def _site_from(verdict: dict[str, Any]) -> str | None:
-    """The owner, or where there is none what the site begins with: a weight."""
+    """The owner; where there is none, the whole program for a gradient that an output is sent, else what the
+    site begins with: a weight."""
     if verdict["owner"] is not None:
         return str(verdict["owner"])
+    if verdict["phase"] == "backward" and "gradient of output" in (verdict["where"] or ""):
+        return ""
     return verdict["where"].split(" · ")[0] if verdict["where"] else None
 
 

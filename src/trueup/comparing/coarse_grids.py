@@ -24,7 +24,8 @@ from trueup.comparing.judgement import ORIGIN
 from trueup.comparing.metrics import SKETCH
 from trueup.comparing.precision_gap import PrecisionGap, computing, gap_from
 from trueup.comparing.rows import Half, StepRows
-from trueup.comparing.thresholds import FINER, ON_GRID_BY_CHANCE
+from trueup.comparing.sites import charged_column
+from trueup.comparing.thresholds import COARSER, FINER, ON_GRID_BY_CHANCE
 from trueup.numerics.dtypes import rounded_to, unit_roundoffs
 from trueup.store import TraceSource
 from trueup.types.arrays import Bools, Floats
@@ -70,6 +71,16 @@ def gap_of_grids(judged: JudgedStep, sides: tuple[TraceSource, TraceSource] | No
                 target, reference = (dtype, coarse) if side else (coarse, dtype)
                 return _gap(judged, first, shown & _like(rows, first), target, reference, known)
     return None
+
+
+def _sent_back(judged: JudgedStep, shown: Bools, dtype: str) -> Bools:
+    """Gradients of what the same modules hold and are given, no further apart than the dtype rounds: they go
+    through the same casts."""
+    rows = judged.rows
+    codes, _ = charged_column(rows)
+    modules = np.unique(codes[shown & (codes >= 0)])
+    near = judged.metrics.rel_l2 <= COARSER * unit_roundoffs([dtype])[0]
+    return np.asarray(rows.phase_is("backward", "param_grad") & np.isin(codes, modules) & near)
 
 
 def _extremes_on_grid(half: Half, dtype: str) -> tuple[Bools, Bools]:
@@ -123,5 +134,6 @@ def _gap(
     functions, modules = computing(judged.rows, shown)
     gap = gap_from(judged, first, target, reference, functions=functions, modules=modules, grounds=(known,))
     after = np.arange(len(judged.rows)) > first
-    own = np.flatnonzero((judged.judgement.attribution.status == ORIGIN) & after & ~shown)
+    explained = shown | _sent_back(judged, shown, gap.coarser)
+    own = np.flatnonzero((judged.judgement.attribution.status == ORIGIN) & after & ~explained)
     return replace(gap, beyond=first_of_rows(judged, int(own[0])) if len(own) else None)

@@ -629,7 +629,8 @@ PHRASES = {
         samples=({"dtype": "bfloat16", "site": "head · output.0", "rel_l2": 0.5, "tolerance": 0.01},),
     ),
     Is.NONE_BEYOND: Phrase(
-        sentence="{dtype} rounding explains every other difference", samples=({"dtype": "bfloat16"},)
+        sentence="no other difference is larger than {dtype} rounding explains",
+        samples=({"dtype": "bfloat16"},),
     ),
     Is.NO_OTHER: Phrase(sentence="no other record differs by more than its tolerance"),
     Is.OTHERS: Phrase(

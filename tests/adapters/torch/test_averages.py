@@ -67,7 +67,7 @@ def test_found_and_recorded_as_it_is_after_each_step(tmp_path: Path, how: str) -
     expected = step_view(trace, 0, 0).value(step_view(trace, 0, 0).parameter("0.weight", "param", "value"))
     assert expected is not None
     for step in (0, 1):
-        recorded = _Side(trace).of_step(step, "copy.0")
+        recorded = _Side(trace, rank=0).of_step(step, "copy.0")
         assert recorded is not None
         weight, average = recorded.weight("0.weight"), recorded.average("0.weight")
         assert weight is not None
@@ -162,7 +162,7 @@ def test_a_copy_that_is_made_after_the_first_step(tmp_path: Path) -> None:
     (found,) = captured(tmp_path, after, model=model)
     assert found["held"] == 1
     assert len(list(teacher.parameters())) == 6
-    recorded = _Side(Trace(tmp_path)).of_step(1, "copy.0")
+    recorded = _Side(Trace(tmp_path), rank=0).of_step(1, "copy.0")
     assert recorded is not None
     fit = recorded.fit()
     assert fit is not None
@@ -196,7 +196,7 @@ def test_of_one_part_of_a_model(tmp_path: Path) -> None:
             a.lerp_(b, 0.1)
 
     assert [one["kind"] for one in captured(tmp_path, after, model=model)] == ["Part"]
-    recorded = _Side(Trace(tmp_path)).of_step(0, "copy.0")
+    recorded = _Side(Trace(tmp_path), rank=0).of_step(0, "copy.0")
     assert recorded is not None
     assert "0.0.weight" in recorded.records
 

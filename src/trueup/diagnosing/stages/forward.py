@@ -25,7 +25,7 @@ from trueup.diagnosing.stages.context import (
     needs_no_replay,
 )
 from trueup.diagnosing.stages.evaluated import with_evaluated
-from trueup.diagnosing.stages.from_origin import finding_from_origin, settings_that_differ
+from trueup.diagnosing.stages.from_origin import finding_from_origin, norms_of, settings_that_differ
 from trueup.diagnosing.stages.loss_factors import factor_findings
 from trueup.diagnosing.stages.loss_targets import loss_targets
 from trueup.diagnosing.stages.loss_weights import loss_weights
@@ -218,7 +218,11 @@ def precision_findings(context: Context, stage: Stage) -> tuple[Finding, ...]:
     verdict = context.precision
     if verdict is None or _stage_of(verdict) is not stage:
         return ()
-    return (finding_of_precision(verdict, stage),)
+    finding = finding_of_precision(verdict, stage)
+    if not any(one.code is EvidenceCode.ON_GRID for one in verdict.evidence):
+        return (finding,)
+    norms = norms_of(verdict.owner, verdict.step, verdict.phase, context)  # of the module that casts inside
+    return (replace(finding, evidence=(*finding.evidence, *norms)),)
 
 
 def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:

@@ -64,7 +64,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         *tried,
         *(settings or differing),
         *buffers,
-        *_norms_of(origin, context),
+        *norms_of(origin.module, origin.step, origin.phase, context),
         *origin.evidence,
     ]
     finding = Finding(
@@ -181,9 +181,9 @@ _RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 """what batch norms write while they train, and read in evaluation alone"""
 
 
-def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:
-    """The local norms of the gradients of the module's own weights in the first step."""
-    if origin.step != context.steps[0][0] or origin.phase not in ("forward", "backward"):
+def norms_of(module: str | None, step: int | None, phase: str | None, context: Context) -> tuple[Reason, ...]:
+    """The local norms of the gradients of a module's own weights in the first step."""
+    if step != context.steps[0][0] or phase not in ("forward", "backward"):
         return ()
     norms = context.comparison.content.local_norms
     gaps = {one.fqn: one.rel_l2 if math.isfinite(one.rel_l2) else one.rel_diff for one in norms}
@@ -199,7 +199,7 @@ def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:
             reference=one.reference,
         )
         for one in norms
-        if one.fqn.rpartition(".")[0] == origin.module and gaps[one.fqn]
+        if one.fqn.rpartition(".")[0] == module and gaps[one.fqn]
     )
 
 
