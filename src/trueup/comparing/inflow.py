@@ -283,6 +283,18 @@ def first_seen(rows: StepRows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return first[inverse.reshape(-1)]
 
 
+def given_on(rows: StepRows, made: Bools, given: Bools) -> Bools:
+    """Rows of ``given`` that hold on both sides, by digest, what one row of ``made`` does."""
+    out = np.zeros(len(rows), bool)
+    if made.any():
+        digests = list(
+            zip(*(half.column("digest").to_list() for half in (rows.target, rows.reference)), strict=True)
+        )
+        those = {digests[row] for row in np.flatnonzero(made).tolist() if None not in digests[row]}
+        out[[row for row in np.flatnonzero(given).tolist() if digests[row] in those]] = True
+    return out
+
+
 def contents(half: Half) -> Codes:
     """The first summary of the same digest and dtype, else of the same statistics: a trace read from
     elsewhere repeats them."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.comparing.first import First
-from trueup.comparing.pairing import StepPair
+from trueup.comparing.pairing import StepPair, step_views
 from trueup.matching.step import match_step
-from trueup.store import TraceSource, step_view
+from trueup.store import TraceSource
 from trueup.store.view import StepView
 from trueup.types.codes import VerdictCode
 from trueup.types.reason import Reason, reason
@@ -33,7 +33,7 @@ def made_in_step_before(
     records = row.target_record, row.reference_record
     if not at or row.phase != "forward" or not row.slot.startswith("input") or None in records:
         return None
-    now, before = (_views(target, reference, steps[place]) for place in (at, at - 1))
+    now, before = (step_views(target, reference, steps[place]) for place in (at, at - 1))
     calls = [
         _maker(view, earlier, record)
         for view, earlier, record in zip(now, before, records, strict=True)
@@ -57,13 +57,6 @@ def made_in_step_before(
                 step=steps[at - 1].step,
             )
     return None
-
-
-def _views(target: TraceSource, reference: TraceSource, pair: StepPair) -> tuple[StepView, StepView]:
-    return (
-        step_view(target, pair.step, pair.rank),
-        step_view(reference, pair.reference_step, pair.reference_rank),
-    )
 
 
 def _maker(view: StepView, earlier: StepView, record: int) -> int | None:

@@ -20,8 +20,10 @@ from trueup.types.codes import VerdictCode
 from trueup.types.reason import Reason, reason
 
 _HALF = ("float16", "bfloat16")
-_STEPS_BACK = 3
+_STEPS_BACK = 4
 """calls of one function that are followed back, one after the other"""
+Calls = tuple[int | None, int | None]
+"""one of either run, where it is known"""
 
 
 def made_by_one(rows: StepRows, row: int, owner: str | None) -> Reason | None:
@@ -42,17 +44,32 @@ def made_by_one(rows: StepRows, row: int, owner: str | None) -> Reason | None:
     if owner is None and not any(_returned(rows, half, row).any() for half in (rows.target, rows.reference)):
         return _given(rows, target, row)
     made = _maker(rows, rows.target, row), _maker(rows, rows.reference, row)
-    lone = [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *made)]
+    found = _of_makers(rows, made, owner, _STEPS_BACK)
+    if found is not None:
+        return found
+    return (
+        _module_of_one(rows, made, owner) if all(_are_lone(rows, made)) else _given_another(rows, row, made)
+    )
+
+
+def _of_makers(rows: StepRows, made: Calls, owner: str | None, steps: int) -> Reason | None:
+    """The one of two calls that one run alone makes; of two such, the functions they are, or what they are
+    made of, so many calls back."""
+    lone = _are_lone(rows, made)
     if all(lone):
-        found = _in_place(rows, made[0], made[1], owner) or _of_operands(rows, made, owner, _STEPS_BACK)
-        return found or _module_of_one(rows, made, owner)
+        found = _in_place(rows, made[0], made[1], owner)
+        return found or (_of_operands(rows, made, owner, steps) if steps else None)
     for side, is_lone, (half, call) in zip(("target", "reference"), lone, _sides(rows, *made), strict=True):
         if is_lone and call is not None:
             return _of_one(rows, side, half, call, owner)
-    return _given_another(rows, row, made)
+    return None
 
 
-def _module_of_one(rows: StepRows, calls: tuple[int | None, int | None], owner: str | None) -> Reason | None:
+def _are_lone(rows: StepRows, calls: Calls) -> list[bool]:
+    return [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *calls)]
+
+
+def _module_of_one(rows: StepRows, calls: Calls, owner: str | None) -> Reason | None:
     """Of two calls without counterparts, the one that is a module, beside a function."""
     both = list(zip(("target", "reference"), _sides(rows, *calls), strict=True))
     modules = [
@@ -63,25 +80,16 @@ def _module_of_one(rows: StepRows, calls: tuple[int | None, int | None], owner: 
     return _of_one(rows, *modules[0], owner) if len(modules) == 1 else None
 
 
-def _of_operands(
-    rows: StepRows, calls: tuple[int | None, int | None], owner: str | None, steps: int
-) -> Reason | None:
+def _of_operands(rows: StepRows, calls: Calls, owner: str | None, steps: int) -> Reason | None:
     """Of two calls of one function that are no counterparts, the call of one run alone that made what only
-    one of them is given, so many calls back."""
+    one of them is given."""
     made: list[int | None] = []
     for (half, call), (other, facing) in zip(_sides(rows, *calls), _sides(rows, *calls)[::-1], strict=True):
         given, there = _given_to(rows, half, call), _given_to(rows, other, facing)
         own = [row for row, digest in given.items() if digest not in there.values()]
         found = [maker for row in own if (maker := _maker(rows, half, row)) is not None]
         made.append(found[0] if len(found) == 1 else None)
-    lone = [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *made)]
-    if all(lone):
-        found_here = _in_place(rows, made[0], made[1], owner)
-        return found_here or (_of_operands(rows, (made[0], made[1]), owner, steps - 1) if steps else None)
-    for side, is_lone, (half, call) in zip(("target", "reference"), lone, _sides(rows, *made), strict=True):
-        if is_lone and call is not None:
-            return _of_one(rows, side, half, call, owner)
-    return None
+    return _of_makers(rows, (made[0], made[1]), owner, steps - 1)
 
 
 def _given_to(rows: StepRows, half: Half, call: int | None) -> dict[int, int]:
@@ -93,7 +101,7 @@ def _given_to(rows: StepRows, half: Half, call: int | None) -> dict[int, int]:
     return {row: digests[row] for row in np.flatnonzero(given).tolist() if digests[row] is not None}
 
 
-def _given_another(rows: StepRows, row: int, made: tuple[int | None, int | None]) -> Reason | None:
+def _given_another(rows: StepRows, row: int, made: Calls) -> Reason | None:
     """Results that both runs make, of which the call at ``row`` is given one in the one, one in the other."""
     if made[0] is None or made[1] is None or rows.slot_starts("output")[row]:
         return None

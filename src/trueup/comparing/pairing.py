@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trueup.comparing.options import CompareOptions
 from trueup.errors import NothingCompared
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource, step_view
 from trueup.store.part import TracePart
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
@@ -24,6 +24,14 @@ class StepPair:
     rank: int
     reference_step: int
     reference_rank: int
+
+
+def step_views(target: TraceSource, reference: TraceSource, pair: StepPair) -> tuple[StepView, StepView]:
+    """Both sides' views of a pair."""
+    return (
+        step_view(target, pair.step, pair.rank),
+        step_view(reference, pair.reference_step, pair.reference_rank),
+    )
 
 
 def step_pairs(

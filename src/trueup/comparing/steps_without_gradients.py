@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trueup.comparing.pairing import StepPair
-from trueup.store import TraceSource, step_view
+from trueup.comparing.pairing import StepPair, step_views
+from trueup.store import TraceSource
 from trueup.store.view import StepView
 from trueup.types.codes import VerdictCode
 from trueup.types.reason import Reason, reason
@@ -23,10 +23,7 @@ def stepped_without(
     pair = next((one for one in pairs if one.step == step), None)
     if pair is None:
         return None
-    views = (
-        step_view(target, pair.step, pair.rank),
-        step_view(reference, pair.reference_step, pair.reference_rank),
-    )
+    views = step_views(target, reference, pair)
     for side, own, other in (("target", *views), ("reference", *views[::-1])):
         taken = set(other.parameters_with(*_TAKEN))
         found = {name: is_before for name, is_before in _without(own).items() if name in taken}

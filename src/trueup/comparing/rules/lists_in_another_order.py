@@ -15,6 +15,7 @@ import re
 
 import numpy as np
 
+from trueup.comparing.inflow import given_on
 from trueup.comparing.judgement import DIFFERENT, UNDECIDED, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import StepRows
@@ -47,7 +48,7 @@ def _reordered(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     inputs, num = outside & rows.slot_starts("input"), 0
     while num < (num := int(chosen.sum())):
         chosen |= made & _of_chosen(rows, chosen, inputs & differ)
-        chosen |= _passed_on(rows, digests, chosen & made, inputs)
+        chosen |= given_on(rows, chosen & made, inputs)
     why = Reason(RecordCode.ANOTHER_ORDER)
     return judgement.at(chosen & differ, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
 
@@ -67,15 +68,6 @@ def _of_one_extent(rows: StepRows) -> Bools:
     for name in ("minimum", "maximum"):
         same &= rows.target.statistics[name] == rows.reference.statistics[name]
     return np.asarray(same)
-
-
-def _passed_on(rows: StepRows, digests: list[list[int | None]], made: Bools, given: Bools) -> Bools:
-    """Inputs that are the very rows of numbers."""
-    out = np.zeros(len(rows), bool)
-    both = list(zip(*digests, strict=True))
-    those = {both[row] for row in np.flatnonzero(made).tolist() if None not in both[row]}
-    out[[row for row in np.flatnonzero(given).tolist() if both[row] in those]] = True
-    return out
 
 
 RULE = Rule(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trueup.comparing.inflow import given_on
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import StepRows
@@ -41,23 +42,11 @@ def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     tie[call[values & ~agrees]] = False
     tie[-1] = False  # of the reference alone
     tied = following & outputs & tie[call]
-    judgement = judgement.at(tied | _passed_on(rows, tied, following), bracketable=True)
+    choices = given_on(rows, tied, following & rows.slot_starts("input"))  # of a near tie
+    judgement = judgement.at(tied | choices, bracketable=True)
     of_others = _of_other_choices(rows, judgement, following)
     why = Reason(RecordCode.MAY_FOLLOW_ROUNDING)
     return judgement.at(of_others, status=UNDECIDED, why=why, bracketable=True)
-
-
-def _passed_on(rows: StepRows, tied: Bools, following: Bools) -> Bools:
-    """Inputs that are the very choices of a near tie."""
-    out = np.zeros(len(rows), bool)
-    if tied.any():
-        digests = list(
-            zip(*(half.column("digest").to_list() for half in (rows.target, rows.reference)), strict=True)
-        )
-        made = {digests[row] for row in np.flatnonzero(tied).tolist() if None not in digests[row]}
-        given = np.flatnonzero(following & rows.slot_starts("input")).tolist()
-        out[[row for row in given if digests[row] in made]] = True
-    return out
 
 
 def _of_other_choices(rows: StepRows, judgement: Judgement, following: Bools) -> Bools:
